@@ -1,0 +1,197 @@
+"""The recurrent cell: a body applied several times, plus its norm bank. And its untied twin."""
+
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
+
+import torch
+from torch import nn
+
+from recurconv.norms import NormBank, NormGroup, NormUsage, check_norm, norm_layers
+
+
+def as_dial(steps: int | Sequence[int]) -> tuple[int, ...]:
+    """The dial that ``steps`` names: one count, or several, ascending.
+
+    Raises:
+        ValueError: no count, a count below 1, not a whole number, or the same one twice.
+    """
+    counts = tuple(steps) if isinstance(steps, Iterable) else (steps,)
+    whole = all(isinstance(count, Integral) and not isinstance(count, bool) and count >= 1 for count in counts)
+    if not counts or not whole or len(set(counts)) < len(counts):
+        raise ValueError(f"steps={steps!r} is not a dial; give one count of at least 1, or several different ones")
+    return tuple(sorted(int(count) for count in counts))
+
+
+def default_norm(norm: NormUsage | None, dial: tuple[int, ...]) -> NormUsage:
+    """``norm``, or where it is None "independent" for one count and "double" for a dial.
+
+    Raises:
+        ValueError: unknown usage, or "double" with one count, where it would be "independent" under other names.
+    """
+    if norm is None:
+        return "independent" if len(dial) == 1 else "double"
+    check_norm(norm)
+    if norm == "double" and len(dial) == 1:
+        raise ValueError(f'norm="double" needs a dial of two or more counts, got steps={dial[0]}; use "independent"')
+    return norm
+
+
+def check_steps(steps: int, dial: tuple[int, ...]) -> None:
+    """Raise ValueError unless ``steps`` is on the dial."""
+    if steps not in dial:
+        raise ValueError(
+            f"steps={steps!r} is not on this network's dial {dial}; choose one of these or build it with {steps!r} "
+            "on the dial"
+        )
+
+
+class RecurrentCell(nn.Module):
+    """A body applied ``steps`` times: ``x <- body(x, b_t)``.
+
+    Args:
+        body: the module of one step, ``body(x, norms) -> x`` with the same shape in and out; ``norms[i]`` is its i-th
+            norm layer. It says how many it needs, and for how many channels, in ``body.norm_channels``.
+        steps: the dial: the step counts that may be asked for.
+        norm: "none", "shared", "independent" or "double"; by default "double" for a dial, "independent" for one count.
+            With "none" the norm layers are identities; give the body's convolutions a bias then.
+        upstream: the dial of the recurrent cell before this one; None for the first cell, whose rows are its own
+            step counts (the paper's B_s under a unified step count).
+        norm_layer: makes a norm layer from a channel count, e.g. ``lambda c: nn.GroupNorm(8, c)``.
+        halfway: applied once after step ceil(steps / 2), e.g. the pooling of R_2.
+        unified: every cell of the network takes the same count, so that only groups with step < row are needed. False
+            allocates the rectangle for per-cell counts.
+
+    Raises:
+        TypeError: the body does not say its ``norm_channels``.
+        ValueError: bad ``steps`` or ``norm``, or a unified dial that is not the upstream's.
+
+    Source: sections 3.1, 4.1 and algorithm 1 of the paper.
+    """
+
+    def __init__(
+        self,
+        body: nn.Module,
+        steps: int | Sequence[int],
+        norm: NormUsage | None = None,
+        upstream: int | Sequence[int] | None = None,
+        *,
+        norm_layer: Callable[[int], nn.Module] = nn.BatchNorm2d,
+        halfway: nn.Module | None = None,
+        unified: bool = True,
+    ) -> None:
+        super().__init__()
+        self.dial = as_dial(steps)
+        rows = self.dial if upstream is None else as_dial(upstream)
+        if unified and rows != self.dial:
+            raise ValueError(
+                f"a unified dial is the same in every cell, got steps={self.dial} behind upstream={rows}; "
+                "build with unified=False for counts per cell"
+            )
+        usage = default_norm(norm, tuple(sorted({*self.dial, *rows})))
+        self.unified = unified
+        self.own_rows = unified or upstream is None  # the row is the cell's own step count
+        extents = {row: row if self.own_rows else self.dial[-1] for row in rows}
+        self.body = body
+        self.bank = NormBank(norm_layers(norm_channels(body), norm_layer, usage), usage, extents)
+        self.halfway = halfway
+
+    def forward(self, x: torch.Tensor, steps: int | None = None, row: int | None = None) -> torch.Tensor:
+        """Unroll the body.
+
+        Args:
+            x: features, any shape that the body takes.
+            steps: how many steps; by default the largest on the dial.
+            row: the step count of the upstream cell; by default ``steps`` (the unified dial).
+
+        Returns:
+            Features of the shape of ``x``, but for what ``halfway`` does.
+
+        Raises:
+            ValueError: ``steps`` is not on the dial, or the bank has no such row.
+        """
+        steps = self.dial[-1] if steps is None else steps
+        check_steps(steps, self.dial)
+        row = steps if row is None else row
+        self._check_row(steps, row)
+        for step in range(steps):
+            x = self.body(x, self.bank[row, step])
+            if self.halfway is not None and step + 1 == half(steps):
+                x = self.halfway(x)
+        return x
+
+    def _check_row(self, steps: int, row: int) -> None:
+        if row not in self.bank.extents or (self.own_rows and row != steps):
+            hint = (
+                ", each for its own step count; build with unified=False for counts per cell" if self.own_rows else ""
+            )
+            raise ValueError(
+                f"no norm groups for steps={steps} behind row={row}: the rows are {tuple(self.bank.extents)}{hint}"
+            )
+
+
+class StandardCell(nn.Module):
+    """The untied twin of a recurrent cell: a body and a norm group for each step, the same graph.
+
+    Args:
+        body: makes a body, each time anew.
+        steps: the number of steps; an untied cell has one setting.
+        norm: "none", or anything else for one norm group per step.
+        norm_layer: makes a norm layer from a channel count.
+        halfway: applied once after step ceil(steps / 2).
+
+    Raises:
+        TypeError: the body does not say its ``norm_channels``.
+        ValueError: bad ``norm``, or not one step count.
+
+    Source: section 5, "S_2^n", of the paper.
+    """
+
+    def __init__(
+        self,
+        body: Callable[[], nn.Module],
+        steps: int,
+        norm: NormUsage = "independent",
+        *,
+        norm_layer: Callable[[int], nn.Module] = nn.BatchNorm2d,
+        halfway: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        check_norm(norm)
+        self.dial = as_dial(steps)
+        if len(self.dial) > 1:
+            raise ValueError(f"steps={steps!r}: an untied network has one step count; give one, or take its R twin")
+        self.bodies = nn.ModuleList(body() for _ in range(self.dial[0]))
+        self.norms = nn.ModuleList(
+            NormGroup(norm_layers(norm_channels(body), norm_layer, norm)()) for body in self.bodies
+        )
+        self.halfway = halfway
+
+    def forward(self, x: torch.Tensor, steps: int | None = None, row: int | None = None) -> torch.Tensor:
+        """Apply each body once. ``steps`` must be the cell's count; ``row`` is taken for likeness and not used."""
+        steps = self.dial[-1] if steps is None else steps
+        check_steps(steps, self.dial)
+        for step, (body, norms) in enumerate(zip(self.bodies, self.norms, strict=True)):
+            x = body(x, norms)
+            if self.halfway is not None and step + 1 == half(steps):
+                x = self.halfway(x)
+        return x
+
+
+def half(steps: int) -> int:
+    """The number of steps before the halfway module: ceil(steps / 2)."""
+    return (steps + 1) // 2
+
+
+def norm_channels(body: nn.Module) -> tuple[int, ...]:
+    """What the body says of the norm layers that it needs: one channel count each; () for none.
+
+    Raises:
+        TypeError: it says nothing, or something else.
+    """
+    channels = getattr(body, "norm_channels", None)
+    if not isinstance(channels, tuple | list) or not all(isinstance(count, int) for count in channels):
+        raise TypeError(
+            f"{type(body).__name__}.norm_channels is {channels!r}; set it to the channel count of each norm layer that "
+            "its forward(x, norms) uses, e.g. norm_channels = (64, 64)"
+        )
+    return tuple(channels)

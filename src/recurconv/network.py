@@ -1,0 +1,245 @@
+"""What every network of this package has: the dial, input normalisation, a config, strict loading."""
+
+import functools
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ParamSpec, TypedDict, TypeVar
+
+import torch
+from torch import nn
+from typing_extensions import Self
+
+from recurconv import checkpoint
+from recurconv.cell import RecurrentCell, StandardCell, check_steps
+
+Cell = RecurrentCell | StandardCell
+
+
+class Options(TypedDict, total=False):
+    """What every builder takes beside its own arguments; see ``Network``."""
+
+    image_channels: int
+    mean: float | Sequence[float]
+    std: float | Sequence[float]
+    class_names: Sequence[str] | None
+
+
+class Normalize(nn.Module):
+    """(x - mean) / std per channel; buffers, so that they travel with the weights."""
+
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(self, channels: int, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
+        super().__init__()
+        for name, value in (("mean", mean), ("std", std)):
+            values = [float(v) for v in value] if isinstance(value, Iterable) else [float(value)] * channels
+            if len(values) != channels or (name == "std" and not all(v > 0 for v in values)):
+                raise ValueError(
+                    f"{name}={value!r}: give one number, or one for each of {channels} channels, std above 0"
+                )
+            self.register_buffer(name, torch.tensor(values).reshape(-1, 1, 1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """[B, C, H, W] in [0, 1] -> the same shape."""
+        return (images - self.mean) / self.std
+
+
+class Network(nn.Module):
+    """A network with a dial: ``net(images, steps=3)``.
+
+    Args:
+        dial: the settings that may be asked for, ascending.
+        image_channels: 3 for colour, 1 for gray.
+        mean, std: of the training images in [0, 1]; a number, or one per channel.
+        class_names: what the logits stand for; kept in the checkpoint.
+
+    ``steps`` in a call is one count on the dial for all cells (the unified step count), by default the largest; or one
+    count per cell, in a network that was built with ``unified=False``. There is no hidden state: two threads may run
+    one network at two settings at once.
+    """
+
+    smallest_side = 1
+    config: dict[str, Any]  # {"network": builder's name, "arguments": {...}}, set by the builder
+
+    def __init__(
+        self,
+        dial: tuple[int, ...],
+        *,
+        image_channels: int = 3,
+        mean: float | Sequence[float] = 0.5,
+        std: float | Sequence[float] = 0.25,
+        class_names: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__()
+        self.dial = dial
+        self.image_channels = image_channels
+        self.class_names = None if class_names is None else tuple(class_names)
+        self.normalize = Normalize(image_channels, mean, std)
+
+    def cells(self) -> list[Cell]:
+        """The cells in the order of the data."""
+        raise NotImplementedError
+
+    def unroll(self, x: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        """From the normalised images to the result, with one step count for each cell."""
+        raise NotImplementedError
+
+    def forward(self, images: torch.Tensor, steps: int | Sequence[int] | None = None) -> torch.Tensor:
+        """Run the network at one setting.
+
+        Args:
+            images: float [B, C, H, W] in [0, 1].
+            steps: a count on the dial, by default the largest; or one count per cell.
+
+        Returns:
+            Logits [B, num_classes], or for a denoiser the clean images [B, C, H, W], not clipped.
+
+        Raises:
+            ValueError: ``steps`` off the dial, images of another rank or channel count, or too small.
+        """
+        counts = self.counts(steps)
+        self._check(images)
+        return self.unroll(self.normalize(images), counts)
+
+    def setting(self, steps: int | None) -> int:
+        """``steps`` as a plain int on the dial; the largest for None.
+
+        Raises:
+            ValueError: it is not on the dial.
+        """
+        steps = self.dial[-1] if steps is None else steps
+        check_steps(steps, self.dial)
+        return int(steps)
+
+    def counts(self, steps: int | Sequence[int] | None) -> tuple[int, ...]:
+        """The step count of each cell.
+
+        Raises:
+            ValueError: a count off the dial, a wrong number of counts, or different ones in a unified network.
+        """
+        cells = self.cells()
+        if not isinstance(steps, Sequence):
+            return (self.setting(steps),) * len(cells)
+        counts = tuple(self.setting(count) for count in steps)
+        if len(counts) != len(cells):
+            raise ValueError(
+                f"steps={tuple(steps)} has {len(counts)} counts; give one, or one for each of {len(cells)} cells"
+            )
+        if len(set(counts)) > 1 and any(getattr(cell, "unified", True) for cell in cells):
+            raise ValueError(
+                f"steps={counts}: this network has one step count for all cells; build it with unified=False for more"
+            )
+        return counts
+
+    def _check(self, images: torch.Tensor) -> None:
+        if images.ndim != 4 or images.shape[1] != self.image_channels or not images.is_floating_point():
+            raise ValueError(
+                f"images are {images.dtype} of shape {list(images.shape)}; this network takes float in [0, 1] of shape "
+                f"[B, {self.image_channels}, H, W]"
+            )
+        if images.shape[2] < self.smallest_side or images.shape[3] < self.smallest_side:
+            raise ValueError(
+                f"images are {images.shape[2]} x {images.shape[3]} pixels; the smallest this network takes is "
+                f"{self.smallest_side} x {self.smallest_side}"
+            )
+
+    def compile_bodies(self, **options: Any) -> None:
+        """Compile each cell's body in place, once per input shape; it then serves every step and row.
+
+        Names of tensors stay; copies and pickles are not compiled.
+
+        Args:
+            **options: passed to ``torch.compile``; ``dynamic=True`` suits images of many sizes.
+        """
+        # PyTorch counts compilations per class, not per body: with its own limit, 8, R_2 would run uncompiled after
+        # two shapes in each of two cells, for training and evaluation, and then a last, smaller batch.
+        known = inspect.signature(torch.compile).parameters
+        options = {"dynamic": False, **({"recompile_limit": 64} if "recompile_limit" in known else {}), **options}
+        for cell in self.cells():
+            for body in [cell.body] if isinstance(cell, RecurrentCell) else cell.bodies:
+                body.compile(**options)
+
+    def shared_parameters(self) -> list[nn.Parameter]:
+        """The parameters that are used more than once in a call: the bodies of the recurrent cells."""
+        return [p for cell in self.cells() if isinstance(cell, RecurrentCell) for p in cell.body.parameters()]
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write ``config.json`` and ``model.safetensors`` into ``folder``, each atomically.
+
+        Raises:
+            ValueError: the network was not made by a builder of this package, so that it could not be rebuilt.
+
+        ``hf upload USER/NAME FOLDER`` shares it; ``recurconv.load("USER/NAME")`` takes it from there.
+        """
+        config = getattr(self, "config", None)
+        if config is None:
+            raise ValueError(
+                f"{type(self).__name__} was not made by a builder such as recurconv.r2; save its state_dict"
+            )
+        checkpoint.write(Path(folder), config, self.state_dict())
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path) -> Self:
+        """What ``recurconv.load`` does, for a network of this class.
+
+        Raises:
+            TypeError: it is a network of another class.
+        """
+        from recurconv.loading import load  # the one import upwards: the habit wants this name on the class
+
+        network = load(source)
+        if not isinstance(network, cls):
+            raise TypeError(f"{source} holds a {type(network).__name__}, not a {cls.__name__}; use recurconv.load")
+        return network
+
+    def load_state_dict(self, state_dict: Mapping[str, torch.Tensor], strict: bool = True, assign: bool = False) -> Any:
+        """Load every tensor or none. Prefixes that DDP and torch.compile put before names are taken off.
+
+        Raises:
+            ValueError: tensors are missing, unexpected or of another shape (all are named, with both dials), or
+                ``strict=False``, which would hide that.
+        """
+        if not strict:
+            raise ValueError("strict=False would hide missing tensors; load a state dict that fits")
+        expected = self.state_dict()
+        tensors = checkpoint.fit_names(state_dict, expected)
+        checkpoint.check_fit(tensors, expected, self.dial)
+        return super().load_state_dict(tensors, strict=True, assign=assign)
+
+
+Parameters = ParamSpec("Parameters")
+N = TypeVar("N", bound=Network)
+BUILDERS: dict[str, Callable[..., Network]] = {}
+
+
+def builder(build: Callable[Parameters, N]) -> Callable[Parameters, N]:
+    """Register ``build`` by its name, and note in each network it makes how to make it again."""
+    signature = inspect.signature(build)
+
+    @functools.wraps(build)
+    def wrapped(*args: Parameters.args, **kwargs: Parameters.kwargs) -> N:
+        network = build(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments = dict(bound.arguments)
+        arguments.update(arguments.pop("options", {}))
+        plain = json.loads(json.dumps(arguments, default=_plain))  # as it comes back from config.json
+        network.config = {"network": build.__name__, "arguments": plain}
+        return network
+
+    BUILDERS[build.__name__] = wrapped
+    return wrapped
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's and PyTorch's numbers, arrays and other sequences, for JSON."""
+    return value.tolist() if hasattr(value, "tolist") else list(value)
+
+
+def arguments_of(build: Callable[..., Network]) -> list[str]:
+    """The names of the arguments that a builder takes."""
+    names = list(inspect.signature(build).parameters)
+    return [*(name for name in names if name != "options"), *(Options.__annotations__ if "options" in names else ())]

@@ -1,0 +1,96 @@
+"""Progress of a run: a bar with rate, time left, loss and held-out results; lines with --quiet; TensorBoard."""
+
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.progress import ProgressColumn, Task
+from rich.text import Text
+
+from recurconv.runs import RunFolder
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:.1f} it/s" if task.speed else "", style="cyan")
+
+
+class Progress:
+    """Shows how a run goes. Use as a context.
+
+    Args:
+        start: the iteration at which it starts.
+        iterations: at which it ends.
+        quiet: a line for each epoch instead of the bar.
+        tensorboard: write event files into the run folder.
+        run: the run folder.
+
+    Raises:
+        ValueError: TensorBoard is asked for and not installed.
+    """
+
+    def __init__(self, start: int, iterations: int, quiet: bool, tensorboard: bool, run: RunFolder) -> None:
+        self.console = Console(stderr=True)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _Rate(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[loss]}"),
+        )
+        self.bar = Bar(*columns, console=self.console, disable=quiet)
+        self.task = self.bar.add_task("training", total=iterations, completed=start, loss="")
+        self.quiet = quiet
+        self.smooth: float | None = None
+        self.losses: list[float] = []
+        self.writer = _writer(run) if tensorboard else None
+
+    def __enter__(self) -> "Progress":
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+        if self.writer is not None:
+            self.writer.close()
+
+    def advance(self, iteration: int, loss: float | None) -> None:
+        """Iterations done so far, and the mean loss since the last call."""
+        if loss is None:
+            return
+        self.losses.append(loss)
+        self.smooth = loss if self.smooth is None else 0.95 * self.smooth + 0.05 * loss
+        self.bar.update(self.task, completed=iteration, loss=f"loss {self.smooth:.4f}")
+        if self.writer is not None:
+            self.writer.add_scalar("loss", loss, iteration)
+
+    def mean_loss(self) -> float | None:
+        """The mean loss since the last epoch ended."""
+        return sum(self.losses) / len(self.losses) if self.losses else None
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        """The results at an epoch's end."""
+        self.losses = []
+        words = [f"epoch {row['epoch']}", f"{row['seconds'] / 60:.1f} min"]
+        words += [f"loss {row['loss']:.4f}"] if row["loss"] is not None else []
+        for name, values in row.items():
+            if name.startswith("held_out"):
+                words.append(f"{name.replace('_', '-')} " + " ".join(f"{k}: {v:.2f}" for k, v in values.items()))
+                if self.writer is not None:
+                    for steps, value in values.items():
+                        self.writer.add_scalar(f"{name}/steps {steps}", value, row["iteration"])
+        self.console.print("  ".join(words), highlight=not self.quiet)
+
+
+def _writer(run: RunFolder) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError("TensorBoard is not installed; pip install 'recurconv[tensorboard]'") from None
+    return SummaryWriter(run.path / "tensorboard")  # type: ignore[no-untyped-call]

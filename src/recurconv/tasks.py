@@ -1,0 +1,187 @@
+"""What a problem is: its data, its loss and its metric. Classification and denoising."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from recurconv.data.augment import Augment, ImageSet
+from recurconv.data.cifar import load_cifar
+from recurconv.data.denoising import PicturePatches, load_pictures, psnr
+from recurconv.data.folder import load_folder
+from recurconv import networks
+from recurconv.network import Network
+from recurconv.recipes import Recipe
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Task(ABC):
+    """A problem: data, network, loss and metric for a recipe.
+
+    Args:
+        recipe: the config.
+        data: where the data is.
+        split: "train", "minival", "trainval" or "test".
+        device: where images are kept or put.
+        download: fetch CIFAR if it is not there.
+    """
+
+    metric: str  # its name, with the unit
+    higher_is_better: bool
+
+    def __init__(
+        self, recipe: Recipe, data: Path, split: str, device: torch.device, *, download: bool = False
+    ) -> None:
+        self.recipe, self.device = recipe, device
+        self.set: Any = self._open(data, split, download)
+
+    @abstractmethod
+    def _open(self, data: Path, split: str, download: bool) -> Any:
+        """The data set."""
+
+    @abstractmethod
+    def arguments(self) -> dict[str, Any]:
+        """What the data decides of the network: classes, channel statistics."""
+
+    @abstractmethod
+    def training_batches(self, epoch: int, start: int, rank: int, ranks: int) -> Iterator[Batch]:
+        """(inputs, targets) of an epoch, from iteration ``start`` on; a rank's share of each batch."""
+
+    @abstractmethod
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The mean loss of a batch."""
+
+    @abstractmethod
+    def distance(self, outputs: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+        """The mean distillation loss: how far ``outputs`` are from those of the largest setting."""
+
+    @abstractmethod
+    def measure(self, network: Network, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The metric of each image of the set at one setting, float64 [N], and the predictions to compare, [N]."""
+
+    def iterations(self) -> int:
+        """Iterations in an epoch."""
+        return self.set.iterations(self.recipe.batch_size)  # type: ignore[no-any-return]
+
+
+class Classification(Task):
+    """Cross-entropy; top-1 error in %."""
+
+    metric = "error (%)"
+    higher_is_better = False
+    set: ImageSet
+
+    def _open(self, data: Path, split: str, download: bool) -> ImageSet:
+        recipe = self.recipe
+        if recipe.data == "folder":
+            return load_folder(data, split, size=recipe.size, workers=recipe.workers)
+        return load_cifar(
+            data, recipe.data, split, minival=recipe.minival, download=download, device=self.device
+        )
+
+    def arguments(self) -> dict[str, Any]:
+        """Number and names of the classes, channel statistics."""
+        names = self.set.class_names
+        return {
+            "num_classes": len(names),
+            "class_names": names,
+            "mean": self.set.mean,
+            "std": self.set.std,
+            "width": self.recipe.width,
+        }
+
+    def training_batches(self, epoch: int, start: int, rank: int, ranks: int) -> Iterator[Batch]:
+        """Images [B, 3, H, W] in [0, 1], labels [B]."""
+        recipe = self.recipe
+        return self.set.training_batches(
+            recipe.batch_size,
+            epoch=epoch,
+            seed=recipe.seed,
+            how=Augment(recipe.crop, recipe.flip, recipe.cutout),
+            device=self.device,
+            rank=rank,
+            ranks=ranks,
+            start=start,
+        )
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy with the recipe's label smoothing."""
+        return F.cross_entropy(outputs, targets, label_smoothing=self.recipe.label_smoothing)
+
+    def distance(self, outputs: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy against the soft output of the largest setting."""
+        return F.cross_entropy(outputs, teacher.softmax(1))
+
+    def measure(self, network: Network, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """100 for an image that is wrong, 0 for one that is right; the predicted labels."""
+        wrong, predicted = [], []
+        for images, labels in self.set.evaluation_batches(250, device=self.device):
+            guess = network(images, steps).argmax(1)
+            wrong.append((guess != labels).double() * 100)
+            predicted.append(guess)
+        return torch.cat(wrong), torch.cat(predicted)
+
+
+class Denoising(Task):
+    """Mean squared error of the residual; PSNR in dB."""
+
+    metric = "PSNR (dB)"
+    higher_is_better = True
+    set: PicturePatches
+
+    def _open(self, data: Path, split: str, download: bool) -> PicturePatches:
+        recipe = self.recipe
+        return load_pictures(data, split, minival=recipe.minival, patches_per_epoch=recipe.patches_per_epoch)
+
+    def arguments(self) -> dict[str, Any]:
+        """Channels of the cells and of the image."""
+        return {"channels": self.recipe.channels, "image_channels": self.recipe.image_channels}
+
+    def training_batches(self, epoch: int, start: int, rank: int, ranks: int) -> Iterator[Batch]:
+        """Noisy and clean patches [B, 1, P, P]."""
+        recipe = self.recipe
+        return self.set.training_batches(
+            recipe.batch_size,
+            epoch=epoch,
+            seed=recipe.seed,
+            sigma=recipe.sigma,
+            patch=recipe.patch,
+            device=self.device,
+            rank=rank,
+            ranks=ranks,
+            start=start,
+        )
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Mean squared error, in units of the noise's variance so that 1 is "nothing removed"."""
+        return F.mse_loss(outputs.float(), targets) / (self.recipe.sigma / 255) ** 2
+
+    def distance(self, outputs: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+        """The same, to the picture of the largest setting."""
+        return self.loss(outputs, teacher.float())
+
+    def measure(self, network: Network, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """PSNR of each picture, noise seeded per picture; the PSNR again as what to compare."""
+        values = [
+            psnr(clean, network(noisy, steps).float())
+            for noisy, clean in self.set.evaluation_pictures(self.recipe.sigma, device=self.device)
+        ]
+        return torch.cat(values), torch.cat(values)
+
+
+TASKS: dict[str, type[Task]] = {"classification": Classification, "denoising": Denoising}
+
+
+def build_network(recipe: Recipe, task: Task) -> Network:
+    """The recipe's network for the task's data, initialised by the recipe's seed."""
+    arguments = task.arguments()
+    arguments["steps"] = recipe.steps if len(recipe.steps) > 1 else recipe.steps[0]
+    if recipe.network.startswith("r"):
+        arguments |= {"norm": recipe.norm, "unified": recipe.sampling != "per-cell"}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        return getattr(networks, recipe.network)(**arguments)  # type: ignore[no-any-return]
