@@ -53,6 +53,21 @@ def train(
     )
 
 
+@app.command("recipes")
+def list_recipes() -> None:
+    """List the recipes: what each trains, what it reaches, how long it takes."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from recurconv.recipes import RECIPES
+
+    table = Table("recipe", "trains", "reaches", "takes")
+    for make in RECIPES.values():
+        recipe = make()
+        table.add_row(recipe.name, recipe.summary, recipe.reaches, recipe.takes)
+    Console().print(table)
+
+
 def main() -> None:
     """Run the command line; an error that a user can mend is one line and exit status 2."""
     try:
