@@ -4,17 +4,18 @@ import copy
 
 import pytest
 import torch
+from functorch.compile import make_boxed_compiler
 from torch._dynamo.backends.common import aot_autograd
 
 import recurconv as rc
 
 BUILDERS = {
     "r2": lambda **more: rc.r2(width=1 / 16, **more),
-    "r3": lambda **more: rc.r3(channels=4, **more),
-    "r4": lambda **more: rc.r4(width=1 / 16, **more),
-    "s2": lambda **more: rc.s2(width=1 / 16, steps=3, **more),
-    "s4": lambda **more: rc.s4(width=1 / 16, steps=2, **more),
-    "deeply_supervised_s4": lambda **more: rc.deeply_supervised_s4(width=1 / 16, steps=1, **more),
+    "r3": lambda **more: rc.r3(channels=4, steps=(1, 2), **more),
+    "r4": lambda **more: rc.r4(width=1 / 16, steps=(1, 2), **more),
+    "s2": lambda: rc.s2(width=1 / 16, steps=3),
+    "s4": lambda: rc.s4(width=1 / 16, steps=1),
+    "deeply_supervised_s4": lambda: rc.deeply_supervised_s4(width=1 / 16, steps=1),
 }
 
 
@@ -40,15 +41,14 @@ def images(net, size=16, batch=2):
     return torch.rand(batch, net.image_channels, size, size, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-@pytest.mark.parametrize("kind", ["r2", "r3", "r4"])
+@pytest.mark.parametrize(("kind", "training"), [("r2", True), ("r2", False), ("r3", True), ("r4", False)])
 def test_a_compiled_network_is_compiled_once_per_setting(kind, training, backend):
     net = BUILDERS[kind]().train(training)
     eager = copy.deepcopy(net)
     fast = torch.compile(net, backend=backend, fullgraph=True)
     x = images(net)
-    a, b, c = net.dial[-3:]
-    for steps, graphs in ((a, 1), (b, 2), (a, 2), (b, 2), (c, 3), (a, 3), (c, 3)):
+    a, b = net.dial[:2]
+    for steps, graphs in ((a, 1), (b, 2), (a, 2), (b, 2)):
         torch.testing.assert_close(fast(x, steps=steps), eager(x, steps=steps))
         assert backend.graphs == graphs
     for name, tensor in eager.state_dict().items():
@@ -59,8 +59,10 @@ def test_a_compiled_network_is_compiled_once_per_setting(kind, training, backend
 SHAPES = {"r2": 4, "r3": 1, "r4": 4, "s2": 4}
 
 
-@pytest.mark.parametrize("norm", ["shared", "independent", "double"])
-@pytest.mark.parametrize("kind", ["r2", "r3", "r4"])
+@pytest.mark.parametrize(
+    ("kind", "norm"),
+    [("r2", "none"), ("r2", "shared"), ("r2", "independent"), ("r2", "double"), ("r3", "double"), ("r4", "double")],
+)
 def test_a_compiled_body_is_compiled_once_per_shape_and_serves_every_step_and_row(kind, norm, backend):
     net = BUILDERS[kind](norm=norm, unified=False)
     eager = copy.deepcopy(net)
@@ -72,7 +74,8 @@ def test_a_compiled_body_is_compiled_once_per_shape_and_serves_every_step_and_ro
         net.train(training), eager.train(training)
         for steps in settings:
             torch.testing.assert_close(net(x, steps), eager(x, steps))
-        assert backend.graphs == SHAPES[kind] * (1 if training else 2)  # batch norm computes another thing in each
+        modes = 1 if training or norm == "none" else 2  # batch norm computes another thing in each
+        assert backend.graphs == SHAPES[kind] * modes
     for name, tensor in eager.state_dict().items():
         torch.testing.assert_close(net.state_dict()[name], tensor, msg=name)
 
@@ -88,29 +91,30 @@ def test_bodies_of_an_untied_network_share_what_was_compiled(backend):
 def test_training_evaluation_and_a_last_smaller_batch_all_run_compiled(backend):
     net = BUILDERS["r2"]()
     net.compile_bodies(backend=backend, fullgraph=True)  # fullgraph: an error where PyTorch would give up
-    for batch in (4, 2, 3):
+    for batch in (4, 3):
         for training in (True, False):
             net.train(training)
             with torch.set_grad_enabled(training):
                 for steps in net.dial:
                     net(images(net, batch=batch), steps)
-    assert backend.graphs == 3 * 2 * SHAPES["r2"]
+    assert backend.graphs == 2 * 2 * SHAPES["r2"]
 
 
 def test_dynamic_shapes_serve_many_sizes(backend):
     net = BUILDERS["r3"]().eval()
-    expected = {size: net(images(net, size), 3) for size in range(4, 20)}
+    expected = {size: net(images(net, size), 2) for size in (7, 9, 14)}
     net.compile_bodies(backend=backend, dynamic=True, fullgraph=True)
     for size, result in expected.items():
-        torch.testing.assert_close(net(images(net, size), 3), result)
+        torch.testing.assert_close(net(images(net, size), 2), result)
     assert backend.graphs == 1
 
 
-@pytest.mark.parametrize("kind", ["r2", "r3", "r4"])
+@pytest.mark.parametrize("kind", ["r2", "r3"])
 def test_compiled_bodies_have_the_gradients_of_eager_ones_and_names_stay(kind, backend):
     net = BUILDERS[kind]().double().train()
     eager = copy.deepcopy(net)
-    net.compile_bodies(backend=aot_autograd(fw_compiler=backend))
+    boxed = make_boxed_compiler(backend)
+    net.compile_bodies(backend=aot_autograd(fw_compiler=boxed))
     assert list(net.state_dict()) == list(eager.state_dict())
     x = images(net).double()
     for steps in net.dial:
@@ -142,9 +146,8 @@ def convolutions_of(kind, steps):
     return 1 + 4 * 2 * (steps + 1) + 3
 
 
-@pytest.mark.parametrize("kind", ["r2", "r4"])
-def test_an_export_can_take_any_batch_and_size(kind):
-    net = BUILDERS[kind]().eval()
+def test_an_export_can_take_any_batch_and_size():
+    net = BUILDERS["r2"]().eval()
     axes = {0: torch.export.Dim.DYNAMIC, 2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC}
     program = torch.export.export(net, (images(net),), {"steps": 2}, dynamic_shapes={"images": axes, "steps": None})
     for batch, size in ((2, 16), (5, 21)):

@@ -47,8 +47,8 @@ def wants_bf16(precision: str, accelerator: str) -> bool:
     if precision != "auto":
         return precision == "bf16"
     if accelerator == "cuda":
-        return torch.cuda.is_bf16_supported()
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+        return bool(torch.cuda.is_bf16_supported())
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
@@ -69,7 +69,8 @@ def average_gradients(parameters: list[nn.Parameter]) -> None:
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
         dist.all_reduce(flat)
         flat /= dist.get_world_size()
-        for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        means = torch.split(flat, [gradient.numel() for gradient in gradients])
+        for gradient, mean in zip(gradients, means, strict=True):
             gradient.copy_(mean.view_as(gradient))
 
 
@@ -83,11 +84,10 @@ class CrossRankBatchNorm2d(nn.BatchNorm2d):
         """[B, C, H, W] -> the same shape."""
         if not self.training or not dist.is_initialized():
             return super().forward(x)
-        ranks = dist.get_world_size()
-        count = x.numel() // x.shape[1] * ranks
-        mean = dist_functional.all_reduce(x.mean((0, 2, 3))) / ranks
+        count = x.numel() // x.shape[1] * dist.get_world_size()
+        mean = _mean_over_ranks(x.mean((0, 2, 3)))
         centred = x - mean.view(1, -1, 1, 1)
-        variance = dist_functional.all_reduce(centred.square().mean((0, 2, 3))) / ranks
+        variance = _mean_over_ranks(centred.square().mean((0, 2, 3)))
         if self.track_running_stats:
             with torch.no_grad():
                 assert self.num_batches_tracked is not None
@@ -101,12 +101,17 @@ class CrossRankBatchNorm2d(nn.BatchNorm2d):
         return out if self.bias is None else out + self.bias.view(1, -1, 1, 1)
 
 
+def _mean_over_ranks(x: torch.Tensor) -> torch.Tensor:
+    """The mean over all ranks; gradients flow through it, to every rank."""
+    return dist_functional.all_reduce(x) / dist.get_world_size()  # type: ignore[no-untyped-call, no-any-return]
+
+
 def synchronise_norms(network: nn.Module, device: torch.device) -> None:
     """Make the batch norms of ``network`` see the batches of all ranks; names and values of tensors stay."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return
     if device.type == "cuda":
-        nn.SyncBatchNorm.convert_sync_batchnorm(network)  # in place: the network itself is no norm
+        nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]  # in place: the network itself is no norm
         return
     for module in network.modules():
         if type(module) is nn.BatchNorm2d:

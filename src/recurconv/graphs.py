@@ -1,6 +1,7 @@
 """CUDA graphs: the forward and backward pass of each plan recorded once, then replayed without launch overhead."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,10 +16,10 @@ class _Recording:
     """One plan's graph, its loss, and the gradients that a replay fills."""
 
     def __init__(
-        self, backward: Backward, plan: Plan, batch: tuple[torch.Tensor, torch.Tensor], network: nn.Module, pool: object
+        self, backward: Backward, plan: Plan, batch: tuple[torch.Tensor, torch.Tensor], network: nn.Module, pool: Any
     ) -> None:
         buffers = [(buffer, buffer.clone()) for buffer in network.buffers()]
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):

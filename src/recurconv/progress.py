@@ -4,9 +4,16 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bar
-from rich.progress import ProgressColumn, Task
 from rich.text import Text
 
 from recurconv.runs import RunFolder
@@ -93,4 +100,4 @@ def _writer(run: RunFolder) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise ValueError("TensorBoard is not installed; pip install 'recurconv[tensorboard]'") from None
-    return SummaryWriter(run.path / "tensorboard")  # type: ignore[no-untyped-call]
+    return SummaryWriter(run.path / "tensorboard")

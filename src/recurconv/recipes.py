@@ -1,14 +1,16 @@
 """Recipes: a function for each returns a complete, frozen config of a training run.
 
-    recurconv recipes                                  lists them
-    recurconv train r2-cifar10 --data D --out RUN      trains one
-    ... --set epochs=100 --set batch_size=256          changes it
+recurconv recipes                                  lists them
+recurconv train r2-cifar10 --data D --out RUN      trains one
+... --set epochs=100 --set batch_size=256          changes it
 """
 
 import dataclasses
 import difflib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from recurconv.norms import NormUsage
@@ -84,7 +86,17 @@ class Recipe:
 
 def _problems(recipe: Recipe) -> Sequence[str]:
     """What is wrong with the values, a sentence each."""
-    positive = ("epochs", "batch_size", "rate", "shared_ratio", "width", "channels", "patch", "patches_per_epoch", "size")
+    positive = (
+        "epochs",
+        "batch_size",
+        "rate",
+        "shared_ratio",
+        "width",
+        "channels",
+        "patch",
+        "patches_per_epoch",
+        "size",
+    )
     notes = [f"{key}={getattr(recipe, key)} must be above 0" for key in positive if getattr(recipe, key) <= 0]
     for key in ("momentum", "weight_decay", "clip", "minival", "crop", "cutout", "workers", "sigma", "seed"):
         if getattr(recipe, key) < 0:
@@ -117,6 +129,19 @@ def _problems(recipe: Recipe) -> Sequence[str]:
     if (recipe.task == "denoising") != (recipe.data == "pictures"):
         notes.append(f"data={recipe.data} is not for {recipe.task}")
     return notes
+
+
+def read(file: Path) -> Recipe:
+    """The recipe that a run wrote.
+
+    Raises:
+        ValueError: the file is broken, or of another version of this package.
+    """
+    try:
+        fields: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return Recipe(**{key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()})  # type: ignore[arg-type]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file} is not a recipe of this version: {error}") from None
 
 
 RECIPES: dict[str, Callable[[], Recipe]] = {}

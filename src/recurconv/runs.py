@@ -1,11 +1,11 @@
 """The run folder: config, environment, metrics, checkpoints; atomic writes; resume.
 
-    RUN/recipe.json          what was asked for
-    RUN/environment.json     versions, hardware, commit, the data's condition; a list, one entry for each start
-    RUN/metrics.jsonl        a line for each evaluation on the held-out images
-    RUN/config.json          with model.safetensors: the last checkpoint, as ``recurconv.load`` takes it
-    RUN/model.safetensors
-    RUN/trainer_state.pt     the same weights, the optimiser and the iteration: what --resume starts from
+RUN/recipe.json          what was asked for
+RUN/environment.json     versions, hardware, commit, the data's condition; a list, one entry for each start
+RUN/metrics.jsonl        a line for each evaluation on the held-out images
+RUN/config.json          with model.safetensors: the last checkpoint, as ``recurconv.load`` takes it
+RUN/model.safetensors
+RUN/trainer_state.pt     the same weights, the optimiser and the iteration: what --resume starts from
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from recurconv import checkpoint
+from recurconv import checkpoint, recipes
 from recurconv._version import __version__
 from recurconv.recipes import Recipe
 
@@ -67,15 +67,13 @@ class RunFolder:
         Raises:
             ValueError: the file is broken, or of another version of this package.
         """
-        try:
-            fields = json.loads(self.recipe_file.read_text(encoding="utf-8"))
-            return Recipe(**{key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()})
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{self.recipe_file} is not a recipe of this version: {error}") from None
+        return recipes.read(self.recipe_file)
 
     def note_environment(self, **facts: Any) -> None:
         """Add an entry for this start."""
-        entries = json.loads(self.environment_file.read_text(encoding="utf-8")) if self.environment_file.exists() else []
+        entries = (
+            json.loads(self.environment_file.read_text(encoding="utf-8")) if self.environment_file.exists() else []
+        )
         checkpoint.write_json(self.environment_file, [*entries, {**environment(), **facts}])
 
     def save_state(self, state: Mapping[str, Any]) -> None:

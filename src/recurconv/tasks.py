@@ -1,18 +1,18 @@
 """What a problem is: its data, its loss and its metric. Classification and denoising."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from recurconv import networks
 from recurconv.data.augment import Augment, ImageSet
 from recurconv.data.cifar import load_cifar
 from recurconv.data.denoising import PicturePatches, load_pictures, psnr
 from recurconv.data.folder import load_folder
-from recurconv import networks
 from recurconv.network import Network
 from recurconv.recipes import Recipe
 
@@ -28,19 +28,30 @@ class Task(ABC):
         split: "train", "minival", "trainval" or "test".
         device: where images are kept or put.
         download: fetch CIFAR if it is not there.
+        class_names: what a trained network's logits stand for; the data must have the same classes.
+
+    Raises:
+        ValueError: the data cannot be read, or has other classes.
     """
 
     metric: str  # its name, with the unit
     higher_is_better: bool
 
     def __init__(
-        self, recipe: Recipe, data: Path, split: str, device: torch.device, *, download: bool = False
+        self,
+        recipe: Recipe,
+        data: Path,
+        split: str,
+        device: torch.device,
+        *,
+        download: bool = False,
+        class_names: Sequence[str] | None = None,
     ) -> None:
         self.recipe, self.device = recipe, device
-        self.set: Any = self._open(data, split, download)
+        self.set: Any = self._open(data, split, download, class_names)
 
     @abstractmethod
-    def _open(self, data: Path, split: str, download: bool) -> Any:
+    def _open(self, data: Path, split: str, download: bool, class_names: Sequence[str] | None) -> Any:
         """The data set."""
 
     @abstractmethod
@@ -63,6 +74,10 @@ class Task(ABC):
     def measure(self, network: Network, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The metric of each image of the set at one setting, float64 [N], and the predictions to compare, [N]."""
 
+    @abstractmethod
+    def cost_shape(self) -> tuple[tuple[int, ...], int]:
+        """The image shape [C, H, W] to count MACs for, and what to divide them by."""
+
     def iterations(self) -> int:
         """Iterations in an epoch."""
         return self.set.iterations(self.recipe.batch_size)  # type: ignore[no-any-return]
@@ -75,13 +90,21 @@ class Classification(Task):
     higher_is_better = False
     set: ImageSet
 
-    def _open(self, data: Path, split: str, download: bool) -> ImageSet:
+    def _open(self, data: Path, split: str, download: bool, class_names: Sequence[str] | None) -> ImageSet:
         recipe = self.recipe
         if recipe.data == "folder":
-            return load_folder(data, split, size=recipe.size, workers=recipe.workers)
-        return load_cifar(
-            data, recipe.data, split, minival=recipe.minival, download=download, device=self.device
-        )
+            return load_folder(data, split, size=recipe.size, workers=recipe.workers, class_names=class_names)
+        images = load_cifar(data, recipe.data, split, minival=recipe.minival, download=download, device=self.device)
+        if class_names is not None and tuple(class_names) != images.class_names:
+            raise ValueError(
+                f"{recipe.data} has the classes {_few(images.class_names)}; this network was trained on "
+                f"{_few(class_names)}; give the data set that it was trained on by --dataset"
+            )
+        return images
+
+    def cost_shape(self) -> tuple[tuple[int, ...], int]:
+        """An image of the set."""
+        return self.set.image_shape, 1
 
     def arguments(self) -> dict[str, Any]:
         """Number and names of the classes, channel statistics."""
@@ -133,9 +156,13 @@ class Denoising(Task):
     higher_is_better = True
     set: PicturePatches
 
-    def _open(self, data: Path, split: str, download: bool) -> PicturePatches:
+    def _open(self, data: Path, split: str, download: bool, class_names: Sequence[str] | None) -> PicturePatches:
         recipe = self.recipe
         return load_pictures(data, split, minival=recipe.minival, patches_per_epoch=recipe.patches_per_epoch)
+
+    def cost_shape(self) -> tuple[tuple[int, ...], int]:
+        """A pixel."""
+        return (self.recipe.image_channels, 64, 64), 64 * 64
 
     def arguments(self) -> dict[str, Any]:
         """Channels of the cells and of the image."""
@@ -171,6 +198,10 @@ class Denoising(Task):
             for noisy, clean in self.set.evaluation_pictures(self.recipe.sigma, device=self.device)
         ]
         return torch.cat(values), torch.cat(values)
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f", ... ({len(names)})" if len(names) > 3 else "")
 
 
 TASKS: dict[str, type[Task]] = {"classification": Classification, "denoising": Denoising}

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 
-from recurconv import checkpoint
 from recurconv.distributed import average_gradients, make_fabric, precision_of, synchronise_norms
 from recurconv.graphs import GraphedBackward
 from recurconv.network import Network
@@ -26,12 +25,16 @@ from recurconv.tasks import TASKS, Task, build_network
 SAVE_SECONDS = 120  # the most that a crash costs
 
 
-class TrainingFailed(RuntimeError):
+class TrainingError(RuntimeError):
     """The loss or the gradient is no longer finite."""
 
+    exit_status = 1
 
-class Interrupted(RuntimeError):
+
+class InterruptionError(RuntimeError):
     """The user asked to stop; the state is saved."""
+
+    exit_status = 130
 
 
 def train(
@@ -62,8 +65,8 @@ def train(
 
     Raises:
         FileExistsError: ``out`` is not empty.
-        TrainingFailed: the loss or the gradient became NaN or infinite; the last checkpoint is kept.
-        Interrupted: Ctrl-C; the state is saved first.
+        TrainingError: the loss or the gradient became NaN or infinite; the last checkpoint is kept.
+        InterruptionError: Ctrl-C; the state is saved first.
         ValueError: something is wrong with the data, the device or the recipe.
     """
     fabric = make_fabric(device, recipe.precision)
@@ -121,7 +124,7 @@ class Trainer:
 
     def __init__(self, recipe: Recipe, run: RunFolder, fabric: Fabric, task: Task, choices: Task | None) -> None:
         self.recipe, self.run, self.fabric, self.task, self.choices = recipe, run, fabric, task, choices
-        self.network = build_network(recipe, task).to(fabric.device, memory_format=torch.channels_last)
+        self.network = build_network(recipe, task).to(fabric.device).to(memory_format=torch.channels_last)
         synchronise_norms(self.network, fabric.device)
         self.parameters = list(self.network.parameters())
         self.optimizer = make_optimizer(recipe, self.network)
@@ -133,7 +136,9 @@ class Trainer:
         if recipe.compile:
             self.network.compile_bodies()
         alone = fabric.device.type == "cuda" and fabric.world_size == 1
-        self.backward = GraphedBackward(self._backward, self.network) if alone and recipe.cuda_graphs else self._backward
+        self.backward = (
+            GraphedBackward(self._backward, self.network) if alone and recipe.cuda_graphs else self._backward
+        )
 
     def fit(self, progress: Progress) -> None:
         """Train from the current iteration to the end; save at least every two minutes and at each epoch's end."""
@@ -150,7 +155,9 @@ class Trainer:
                         progress.advance(self.iteration, self.check())
                     if interrupted.is_set():
                         self.save()
-                        raise Interrupted(f"stopped at iteration {self.iteration} of {self.iterations}; go on by --resume")
+                        raise InterruptionError(
+                            f"stopped at iteration {self.iteration} of {self.iterations}; go on by --resume"
+                        )
                     if clock - saved > SAVE_SECONDS:
                         self.save()
                         saved = time.monotonic()
@@ -181,14 +188,14 @@ class Trainer:
         """The mean loss since the last check; None if there was no iteration.
 
         Raises:
-            TrainingFailed: a loss or a gradient was not finite. Nothing is saved before a check.
+            TrainingError: a loss or a gradient was not finite. Nothing is saved before a check.
         """
         window, self.window = self.window, []
         for iteration, plan, loss, norm in window:
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 what = "loss" if not math.isfinite(loss) else "gradient"
                 recipe = self.recipe
-                raise TrainingFailed(
+                raise TrainingError(
                     f"the {what} is {float(loss if what == 'loss' else norm)} at iteration {iteration} of "
                     f"{self.iterations}, steps={', '.join(str(term.steps) for term in plan)}; the last checkpoint is "
                     f"kept. Try a lower rate (now {recipe.rate}), clip (now {recipe.clip}; 0 is off), or more warmup "

@@ -113,7 +113,7 @@ class _Decoded(Dataset[tuple[Tensor, int]]):
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return _fitted(self.files[index], self.size), self.labels[index]
+        return read_fitted(self.files[index], self.size), self.labels[index]
 
 
 def load_folder(
@@ -284,7 +284,7 @@ def _examine_all(files: Sequence[Path], size: int) -> dict[Path, _Sums]:
 
 def _examine(file: Path, size: int) -> _Sums | str:
     try:
-        values = _fitted(file, size).numpy().reshape(3, -1).astype(np.int64)
+        values = read_fitted(file, size).numpy().reshape(3, -1).astype(np.int64)
     except (ValueError, OSError) as error:
         return str(error)
     return np.stack([values.sum(1), (values**2).sum(1)])
@@ -306,7 +306,7 @@ def _with_progress(results: Iterator[_Sums | str], total: int) -> Iterator[_Sums
             progress.stop()
 
 
-def _fitted(file: Path, size: int) -> Tensor:
+def read_fitted(file: Path, size: int) -> Tensor:
     """Read a picture as uint8 `[3, size, size]`: shorter side resized to `size`, then its middle."""
     image = torch.from_numpy(read_rgb(file)).permute(2, 0, 1)
     _, height, width = image.shape
