@@ -14,7 +14,6 @@ BUILDERS = {
     "r3": lambda **more: rc.r3(channels=4, steps=(1, 2), **more),
     "r4": lambda **more: rc.r4(width=1 / 16, steps=(1, 2), **more),
     "s2": lambda: rc.s2(width=1 / 16, steps=3),
-    "s4": lambda: rc.s4(width=1 / 16, steps=1),
     "deeply_supervised_s4": lambda: rc.deeply_supervised_s4(width=1 / 16, steps=1),
 }
 
@@ -41,7 +40,7 @@ def images(net, size=16, batch=2):
     return torch.rand(batch, net.image_channels, size, size, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize(("kind", "training"), [("r2", True), ("r2", False), ("r3", True), ("r4", False)])
+@pytest.mark.parametrize(("kind", "training"), [("r2", True), ("r3", False), ("r4", False)])
 def test_a_compiled_network_is_compiled_once_per_setting(kind, training, backend):
     net = BUILDERS[kind]().train(training)
     eager = copy.deepcopy(net)
@@ -61,7 +60,7 @@ SHAPES = {"r2": 4, "r3": 1, "r4": 4, "s2": 4}
 
 @pytest.mark.parametrize(
     ("kind", "norm"),
-    [("r2", "none"), ("r2", "shared"), ("r2", "independent"), ("r2", "double"), ("r3", "double"), ("r4", "double")],
+    [("r2", "shared"), ("r2", "double"), ("r3", "none"), ("r3", "independent"), ("r4", "double")],
 )
 def test_a_compiled_body_is_compiled_once_per_shape_and_serves_every_step_and_row(kind, norm, backend):
     net = BUILDERS[kind](norm=norm, unified=False)
@@ -89,7 +88,7 @@ def test_bodies_of_an_untied_network_share_what_was_compiled(backend):
 
 
 def test_training_evaluation_and_a_last_smaller_batch_all_run_compiled(backend):
-    net = BUILDERS["r2"]()
+    net = rc.r2(width=1 / 16, steps=(1, 2))
     net.compile_bodies(backend=backend, fullgraph=True)  # fullgraph: an error where PyTorch would give up
     for batch in (4, 3):
         for training in (True, False):
@@ -143,7 +142,7 @@ def convolutions_of(kind, steps):
         return 1 + 2 * 2 * steps
     if kind == "r3":
         return 2 + 3 * steps
-    return 1 + 4 * 2 * (steps + 1) + 3
+    return 1 + 4 * 2 * (steps + 1) + 3  # R_4
 
 
 def test_an_export_can_take_any_batch_and_size():

@@ -263,6 +263,7 @@ def test_a_users_cell() -> None:
     ]
 
 
+@pytest.mark.filterwarnings("error")
 def test_compiled_networks_and_bodies_are_counted_without_compiling() -> None:
     net = r2(width=0.125)
     expected = cost(net)

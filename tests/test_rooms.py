@@ -32,6 +32,7 @@ ROOMS = [
     "progress",
     "training",
     "evaluation",
+    "prediction",
     "measuring",
     "reporting",
     "export",

@@ -25,7 +25,7 @@ def load(source: str | Path) -> Network:
         FileNotFoundError: there is no such thing, or a file of it is missing.
         ValueError: a file is broken, of a network that this version cannot make, or does not fit it.
     """
-    folder = _find(source)
+    folder = find(source)
     network = _build(checkpoint.read_config(folder), folder / checkpoint.CONFIG)
     weights = folder / checkpoint.WEIGHTS
     try:
@@ -44,7 +44,7 @@ def _shipped_folder() -> Path:
     return Path(str(resources.files("recurconv"))) / "weights"
 
 
-def _find(source: str | Path) -> Path:
+def find(source: str | Path) -> Path:
     """The folder with the network's two files."""
     if isinstance(source, str) and source in shipped():
         return _shipped_folder() / source
