@@ -26,7 +26,8 @@ from rich.table import Table
 from torch import nn
 
 import recurconv as rc
-from common import arguments, provenance, show, summary, write
+from common import arguments, provenance, show, summary
+from recurconv.checkpoint import write_json
 
 DIAL = (1, 2, 3, 4, 6, 8)
 MODES = ("inference", "training")
@@ -57,7 +58,7 @@ def main() -> None:
     axes = {"steps": (1, 4), "batch": (2, 8), "side": (16, 32)} if args.quick else AXES
     measured = run(points(axes), args.rounds or rounds)
     result = {"provenance": origin, "width": width, "axes": axes, "points": rows(measured, width)}
-    write(args.out, result)
+    write_json(args.out, result)
     figure = args.plot or args.out.with_suffix(".png")
     plot(result, figure)
     report(result)

@@ -23,7 +23,8 @@ from torch import nn
 from torch.utils.benchmark import Timer
 
 import recurconv as rc
-from common import arguments, provenance, show, summary, write
+from common import arguments, provenance, show, summary
+from recurconv.checkpoint import write_json
 
 DIAL = (2, 3, 4)
 MODES = ("eager", "compiled")
@@ -59,7 +60,7 @@ def main() -> None:
         for case in calls
     ]
     result["ratios"] = ratios(times, batches)
-    write(args.out, result)
+    write_json(args.out, result)
     report(result, args)
 
 

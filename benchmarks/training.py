@@ -3,8 +3,8 @@
     python benchmarks/training.py --data cifar-10-batches-py
 
 Both train the same R_2 with the dial (2, 3, 4) on CIFAR-10 in batches of one size, with SGD, Nesterov momentum and
-clipping. The plain loop has torchvision's CIFAR10 and transforms, a DataLoader with two workers, eager mode, and on CUDA
-bf16 autocast (on a CPU in fp32 and, where the processor multiplies in bf16, in bf16: the faster of them is the peer).
+clipping. The plain loop has torchvision's transforms, a DataLoader with two workers, eager mode, and on CUDA bf16
+autocast (on a CPU in fp32 and, where the processor multiplies in bf16, in bf16: the faster of them is the peer).
 The two take turns, round by round, so that other load on the machine hits them alike; ratios are taken within a round.
 About five minutes on two cores.
 """
@@ -26,8 +26,9 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2 as transforms
 
 import recurconv as rc
-from common import arguments, provenance, show, summary, write
+from common import arguments, provenance, show, summary
 from recurconv import recipes
+from recurconv.checkpoint import write_json
 from recurconv.data import load_cifar
 from recurconv.distributed import make_fabric, wants_bf16
 from recurconv.runs import RunFolder
@@ -63,7 +64,13 @@ class Images(Dataset[tuple[torch.Tensor, int]]):
 def plain(data: Path, batch: int, width: float, device: str, bf16: bool) -> Iterator[None]:
     """The loop that a user would write; yields after each iteration."""
     loader = DataLoader(
-        Images(data), batch, shuffle=True, num_workers=2, drop_last=True, persistent_workers=True, pin_memory=device != "cpu"
+        Images(data),
+        batch,
+        shuffle=True,
+        num_workers=2,
+        drop_last=True,
+        persistent_workers=True,
+        pin_memory=device != "cpu",
     )
     net = rc.r2(num_classes=10, steps=(2, 3, 4), width=width).to(device)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4, nesterov=True)
@@ -124,7 +131,7 @@ def main() -> None:
         "peer": peer,
         "ratio": ratio,
     }
-    write(args.out, result)
+    write_json(args.out, result)
     table = Table("loop", "images/s", title=f"Training R_2 x{width} on {args.device}, batch {batch}")
     for name, values in rates.items():
         table.add_row(name, show(summary(values)))

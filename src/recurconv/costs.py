@@ -11,7 +11,6 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch.autograd.graph import Node
-from torch.utils.benchmark import Measurement, Timer
 from torch.utils.flop_counter import FlopCounterMode
 
 # The autograd nodes of convolutions and linear layers, e.g. "ConvolutionBackward0".
@@ -54,7 +53,7 @@ class Latency:
 
 
 def cost(net: nn.Module, image_shape: Sequence[int] | None = None) -> list[Cost]:
-    """Count what each setting costs, without computing: it takes a fraction of a second at any image size.
+    """Count what each setting costs, without computing: as quick for large images as for small ones.
 
     ``net`` and its buffers stay as they are; the count is of a copy without values, in eval mode.
 
@@ -113,7 +112,7 @@ def latency(
     home, dtype = _home(net)
     device = home if device is None else torch.device(device)
     net = net if device.type == home.type and device.index in (None, home.index) else copy.deepcopy(net).to(device)
-    images = torch.rand(batch, *shape, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+    images = torch.rand(batch, *shape, generator=torch.Generator().manual_seed(0), device="cpu").to(device, dtype)
     with _eval_mode(net), torch.inference_mode():
         calls = [_call(net, images, steps) for steps in _dial(net)]
         times = _timings(calls, threads, seconds)
@@ -270,10 +269,13 @@ def _eval_mode(net: nn.Module) -> Iterator[None]:
 
 def _timings(calls: Sequence[Callable[[], object]], threads: int, seconds: float) -> list[list[float]]:
     """For each call its timings, in seconds. Round by round each call has its turn, until all had their ``seconds``."""
+    # Imported here: it takes a third of a second, and warns on machines that have CUDA's compiler but no GPU.
+    from torch.utils.benchmark import Timer
+
     timers = [Timer("call()", globals={"call": call}, num_threads=threads) for call in calls]
     for timer in timers:
         timer.timeit(1)  # what only the first call does, such as compiling
-    rounds: list[list[Measurement]] = []
+    rounds = []
     while len(rounds) < LEAST_ROUNDS or sum(min(sum(m.raw_times) for m in own) for own in rounds) < seconds:
         rounds.append([timer.blocked_autorange(min_run_time=seconds / ROUNDS) for timer in timers])
     return [[time for measurement in own for time in measurement.times] for own in zip(*rounds, strict=True)]
