@@ -68,6 +68,27 @@ def test_threads_at_different_settings_get_what_they_get_alone(kind, compiled):
         assert all(torch.equal(result, expected) for result in mine)
 
 
+@pytest.mark.parametrize("kind", ["r2", "r3", "r4"])
+def test_threads_that_meet_inside_every_body_get_what_they_get_alone(kind):
+    net = BUILDERS[kind]().eval()
+    x = images(net)
+    settings = net.dial[-2:]
+    alone = [net(x, steps) for steps in settings]
+    meeting, own = threading.Barrier(2, timeout=60), threading.local()
+
+    def meet(body, _):
+        """Wait for the other thread in this body, in as many steps as both take."""
+        entered = vars(own)[str(id(body))] = vars(own).get(str(id(body)), 0) + 1
+        if entered <= min(settings):
+            meeting.wait()
+
+    for cell in net.cells():
+        cell.body.register_forward_pre_hook(meet)
+    results = together([call_at(net, x, steps) for steps in settings])
+    for expected, mine in zip(alone, results, strict=True):
+        assert all(torch.equal(result, expected) for result in mine)
+
+
 @pytest.mark.parametrize("kind", ["r2", "r3"])
 def test_threads_that_train_at_different_settings_keep_apart_statistics(kind):
     net = BUILDERS[kind]().train()

@@ -93,19 +93,18 @@ def _bare(name: str) -> str:
 def fit_names(tensors: Mapping[str, torch.Tensor], expected: Iterable[str]) -> dict[str, torch.Tensor]:
     """The tensors under the names that the network has for them, whatever DDP and torch.compile put into either.
 
-    A name that fits as it is stays: a body may have a submodule that is honestly called "module". So does a name that
-    fits nothing.
+    A body may have a submodule that is honestly called "module": such a name stays. So does one that fits nothing.
 
     Raises:
         ValueError: two tensors would have one name.
     """
-    own = set(expected)
+    own = list(expected)
     bare = {_bare(name): name for name in own}
     if len(bare) < len(own):  # the network tells names apart by these parts alone: take them as they are
         return dict(tensors)
     source: dict[str, str] = {}
     for name in tensors:
-        target = name if name in own else bare.get(_bare(name), name)
+        target = bare.get(_bare(name), name)
         if target in source:
             raise ValueError(
                 f'{source[target]} and {name} are both {target} without the prefixes "module." and "_orig_mod."; '

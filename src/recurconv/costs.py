@@ -6,12 +6,15 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
 from torch.autograd.graph import Node
 from torch.utils.flop_counter import FlopCounterMode
+
+if TYPE_CHECKING:
+    from torch.utils.benchmark import Measurement
 
 # The autograd nodes of convolutions and linear layers, e.g. "ConvolutionBackward0".
 LAYER_NODE = re.compile(r"(Convolution|Linear|Addmm|Mm|Bmm|Baddbmm|Addmv|Mv)Backward\d")
@@ -275,7 +278,7 @@ def _timings(calls: Sequence[Callable[[], object]], threads: int, seconds: float
     timers = [Timer("call()", globals={"call": call}, num_threads=threads) for call in calls]
     for timer in timers:
         timer.timeit(1)  # what only the first call does, such as compiling
-    rounds = []
+    rounds: list[list[Measurement]] = []
     while len(rounds) < LEAST_ROUNDS or sum(min(sum(m.raw_times) for m in own) for own in rounds) < seconds:
         rounds.append([timer.blocked_autorange(min_run_time=seconds / ROUNDS) for timer in timers])
     return [[time for measurement in own for time in measurement.times] for own in zip(*rounds, strict=True)]

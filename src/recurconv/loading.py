@@ -27,11 +27,11 @@ def load(source: str | Path) -> Network:
     """
     folder = find(source)
     network = _build(checkpoint.read_config(folder), folder / checkpoint.CONFIG)
-    weights = folder / checkpoint.WEIGHTS
+    tensors = checkpoint.read_tensors(folder / checkpoint.WEIGHTS)
     try:
-        network.load_state_dict(checkpoint.read_tensors(weights), assign=True)
+        network.load_state_dict(tensors, assign=True)
     except ValueError as error:
-        raise ValueError(f"{weights}: {error}") from None
+        raise ValueError(f"{folder / checkpoint.WEIGHTS}: {error}") from None
     return network.eval()
 
 
@@ -45,7 +45,12 @@ def _shipped_folder() -> Path:
 
 
 def find(source: str | Path) -> Path:
-    """The folder with the network's two files."""
+    """The folder with the network's two files, found as ``load`` finds it.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: ``source`` is a file.
+    """
     if isinstance(source, str) and source in shipped():
         return _shipped_folder() / source
     path = Path(source).expanduser()

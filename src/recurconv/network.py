@@ -74,6 +74,8 @@ class Network(nn.Module):
         class_names: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
+        if image_channels < 1:
+            raise ValueError(f"image_channels={image_channels}; give 3 for colour, 1 for gray")
         self.dial = dial
         self.image_channels = image_channels
         self.class_names = None if class_names is None else tuple(class_names)

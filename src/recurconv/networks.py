@@ -46,6 +46,8 @@ class ConvolutionBody(nn.Module):
 
     def __init__(self, channels: int, *, bias: bool = False) -> None:
         super().__init__()
+        if channels < 1:
+            raise ValueError(f"channels={channels}; give at least 1")
         self.norm_channels = (channels,)
         self.conv = nn.Conv2d(channels, channels, 3, padding=1, bias=bias)
 
