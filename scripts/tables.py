@@ -1,6 +1,6 @@
-"""Write the tables of README.md anew from the files under results/; ``--check`` says whether they are as they would be.
+"""Write the tables of README.md and docs/benchmarks.md anew from the files under results/; ``--check`` only compares.
 
-    python scripts/tables.py [--check]
+python scripts/tables.py [--check]
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
+DOCUMENTS = [ROOT / "README.md", ROOT / "docs" / "benchmarks.md"]
 
 
 def read(name: str) -> dict[str, Any]:
@@ -67,7 +67,76 @@ def denoiser() -> str:
     )
 
 
-TABLES: dict[str, Callable[[], str]] = {"r2-cifar10": classifier, "r3-gray25": denoiser}
+def measured(value: dict[str, float], digits: int) -> str:
+    """Median and interquartile range."""
+    return f"{value['median']:.{digits}f} ± {value['iqr']:.{digits}f}"
+
+
+def provenance(found: dict[str, Any]) -> str:
+    """Where a benchmark ran."""
+    where = found["provenance"]
+    threads = f"{where['threads']} thread{'s' if where['threads'] > 1 else ''}"
+    return (
+        f"`{where['command']}`: {where['processor']}, {threads}, PyTorch {where['torch']}, commit {where['commit']}, "
+        f"load {where['load']} at the start."
+    )
+
+
+def training() -> str:
+    """The training loop against a plain one."""
+    found = read("training")
+    rows = [f"| {name} | {measured(value, 1)} |" for name, value in found["images_per_second"].items()]
+    rounds = found["ratio"]["n"]
+    return table(
+        "| loop | images per second |",
+        rows,
+        f"`recurconv train` / {found['peer']}: **{measured(found['ratio'], 2)}** ({rounds} rounds of "
+        f"{found['iterations_per_round']} iterations, batch {found['batch']}, width {found['width']}). "
+        + provenance(found),
+    )
+
+
+def inference() -> str:
+    """R_2 against S_2, eager and compiled."""
+    found = read("inference")
+    time = {(c["network"], c["mode"], c["batch"], c["steps"]): c["milliseconds"] for c in found["cases"]}
+    rows = [
+        f"| {r['batch']} | {r['steps']} | "
+        + " | ".join(
+            measured(time[n, m, r["batch"], r["steps"]], 2) for n in ("R_2", "S_2") for m in ("eager", "compiled")
+        )
+        + f" | {measured(r['r_over_s_eager'], 2)} | {measured(r['r_over_s_compiled'], 2)} |"
+        for r in found["ratios"]
+    ]
+    return table(
+        "| batch | steps | R eager (ms) | R compiled | S eager | S compiled | R / S eager | R / S compiled |",
+        rows,
+        f"n = {found['ratios'][0]['r_over_s_eager']['n']} rounds. " + provenance(found),
+    )
+
+
+def growth() -> str:
+    """Time and memory of single points."""
+    found = read("growth")
+    rows = [
+        f"| {p['mode']} | {p['steps']} | {p['batch']} | {p['side']} | {p['macs'] / 1e9:.2f} | "
+        f"{measured(p['milliseconds'], 0)} | {measured(p['megabytes'], 0)} |"
+        for p in found["points"]
+    ]
+    return table(
+        "| mode | steps | batch | side | GMACs | ms | peak memory (MB) |",
+        rows,
+        f"n = {found['points'][0]['milliseconds']['n']} processes for each point. " + provenance(found),
+    )
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "r2-cifar10": classifier,
+    "r3-gray25": denoiser,
+    "training": training,
+    "inference": inference,
+    "growth": growth,
+}
 
 
 def filled(text: str) -> str:
@@ -80,9 +149,16 @@ def filled(text: str) -> str:
     )
 
 
+def main() -> None:
+    """Compare or write each document."""
+    for document in DOCUMENTS:
+        before = document.read_text(encoding="utf-8")
+        after = filled(before)
+        if "--check" in sys.argv and before != after:
+            raise SystemExit(f"{document.name} is not what the results say; run python scripts/tables.py")
+        if before != after:
+            document.write_text(after, encoding="utf-8")
+
+
 if __name__ == "__main__":
-    before = README.read_text(encoding="utf-8")
-    after = filled(before)
-    if "--check" in sys.argv and before != after:
-        raise SystemExit("README.md is not what the results say; run python scripts/tables.py")
-    README.write_text(after, encoding="utf-8")
+    main()
