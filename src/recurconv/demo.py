@@ -1,9 +1,11 @@
 """The demo: a noisy picture made clean at every setting of the shipped denoiser."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -12,79 +14,147 @@ from recurconv.checkpoint import write_atomically
 from recurconv.data.augment import iteration_generator
 from recurconv.data.denoising import psnr
 from recurconv.data.pictures import sample_picture
+from recurconv.network import Network
 
 MODEL = "r3-gray25"
-SIGMA = 25.0
+SIGMA = 25.0  # of the noise, in 1/255
+FORMATS = (".png", ".svg", ".pdf")  # of the figure
+
+# The detail of the sample picture that the figure enlarges: rows and columns of a face and a camera.
+DETAIL = (slice(74, 138), slice(150, 246))
+ENLARGED = 4
+
+# The layout of the figure, in pixels at 100 dots per inch. Every pixel of a picture is a whole number of them.
+COLUMNS, GAP, TITLE, DOTS = 3, 12, 34, 100
 
 
 @dataclass(frozen=True)
-class Shown:
-    """One picture of the demo; ``steps`` 0 is the noisy one."""
+class Denoised:
+    """What one setting makes of the noisy picture.
+
+    ``macs`` and ``milliseconds`` are for the whole picture, ``psnr`` is in dB, ``image`` [H, W], not clipped.
+    """
 
     steps: int
-    macs: float
+    macs: int
     milliseconds: float
     psnr: float
     image: torch.Tensor
 
 
-def denoise_sample(runs: int = 3) -> tuple[torch.Tensor, list[Shown]]:
+@dataclass(frozen=True)
+class Demonstration:
+    """The sample picture, clean and noisy, float [H, W], and what each setting makes of it."""
+
+    clean: torch.Tensor
+    noisy: torch.Tensor
+    noisy_psnr: float
+    settings: tuple[Denoised, ...]
+
+
+def check_figure(out: Path) -> None:
+    """Complain of a figure that cannot be written, before the work is done.
+
+    Raises:
+        ValueError: another format than PNG, SVG or PDF, or a folder.
+    """
+    if out.suffix.lower() not in FORMATS:
+        raise ValueError(f"{out} is to be the figure; give it a name that ends in {', '.join(FORMATS)}")
+    if out.is_dir():
+        raise ValueError(f"{out} is a folder; give the name of the figure in it")
+
+
+def denoise_sample(runs: int = 3, say: Callable[[str], object] = lambda progress: None) -> Demonstration:
     """Denoise the sample picture at every setting.
 
     Args:
         runs: timed calls at each setting; the median counts.
-
-    Returns:
-        The clean picture [H, W] in [0, 1], and the noisy one followed by the result at each setting.
+        say: told what is being done.
     """
     network = loading.load(MODEL)
     clean = torch.from_numpy(sample_picture()).float().div(255)
-    noise = torch.randn(clean.shape, generator=iteration_generator(0))
-    noisy = clean + SIGMA / 255 * noise
-    shown = [Shown(0, 0.0, 0.0, _psnr(clean, noisy), noisy)]
+    noisy = clean + SIGMA / 255 * torch.randn(clean.shape, generator=iteration_generator(0))
     spent = {row.steps: row.macs for row in costs.cost(network, (1, *clean.shape))}
+    settings = []
     with torch.inference_mode():
-        network(noisy[None, None], network.dial[-1])  # the first call sets things up
+        network(noisy[None, None], network.dial[0])  # the first call sets things up
         for steps in network.dial:
-            times = []
-            for _ in range(runs):
-                start = time.perf_counter()
-                result = network(noisy[None, None], steps)[0, 0]
-                times.append((time.perf_counter() - start) * 1000)
-            shown.append(Shown(steps, spent[steps], median(times), _psnr(clean, result), result))
-    return clean, shown
+            say(f"denoising with steps={steps} of {', '.join(map(str, network.dial))}")
+            image, milliseconds = _timed(network, noisy, steps, runs)
+            settings.append(Denoised(steps, spent[steps], milliseconds, _psnr(clean, image), image))
+    return Demonstration(clean, noisy, _psnr(clean, noisy), tuple(settings))
+
+
+def _timed(network: Network, noisy: torch.Tensor, steps: int, runs: int) -> tuple[torch.Tensor, float]:
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        result = network(noisy[None, None], steps)
+        times.append((time.perf_counter() - start) * 1000)
+    return result[0, 0], median(times)
 
 
 def _psnr(clean: torch.Tensor, image: torch.Tensor) -> float:
     return float(psnr(clean[None, None], image[None, None]))
 
 
-def draw(clean: torch.Tensor, shown: list[Shown], out: Path) -> None:
-    """Write one figure: the noisy picture, each setting, the clean one.
+def draw(shown: Demonstration, out: Path) -> None:
+    """Write one figure: the noisy picture, each setting, the clean one; below each a detail, enlarged.
 
     Args:
-        clean: [H, W] in [0, 1].
         shown: what ``denoise_sample`` gives.
-        out: the PNG or SVG to write.
+        out: the PNG, SVG or PDF to write; folders on the way are made.
+
+    Raises:
+        ValueError: as for ``check_figure``.
+        OSError: it cannot be written.
     """
+    check_figure(out)
     from matplotlib.figure import Figure
 
     panels = [
-        *((f"noisy, sigma {SIGMA:.0f}: {s.psnr:.2f} dB" if s.steps == 0 else _title(s), s.image) for s in shown),
-        ("clean", clean),
+        (f"noisy: {shown.noisy_psnr:.2f} dB", shown.noisy),
+        *((_title(setting), setting.image) for setting in shown.settings),
+        ("clean", shown.clean),
     ]
-    columns = 3
-    rows = -(-len(panels) // columns)
-    height, width = clean.shape
-    figure = Figure(figsize=(4 * columns, (4 * height / width + 0.35) * rows), layout="constrained")
-    for axes, (title, image) in zip(figure.subplots(rows, columns).flat, panels, strict=False):
-        axes.imshow(image.clamp(0, 1).numpy(), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-        axes.set_title(title, fontsize=11)
-    for axes in figure.axes:
-        axes.set_axis_off()
-    kind = out.suffix.lstrip(".") or "png"
-    write_atomically(out, lambda path: figure.savefig(path, dpi=120, format=kind))
+    height, width = shown.clean.shape
+    enlarged = ENLARGED * (DETAIL[0].stop - DETAIL[0].start)
+    panel = TITLE + height + GAP // 2 + enlarged + GAP
+    size = (COLUMNS * (width + GAP) + GAP, -(-len(panels) // COLUMNS) * panel + GAP)
+    figure = Figure(figsize=(size[0] / DOTS, size[1] / DOTS), dpi=DOTS, facecolor="white")
+    for number, (title, image) in enumerate(panels):
+        row, column = divmod(number, COLUMNS)
+        left, top = GAP + column * (width + GAP), GAP + row * panel + TITLE
+        whole = _place(figure, image, left, top, height)
+        whole.set_title(title, fontsize=14, pad=7)
+        _frame(whole)
+        _place(figure, image[DETAIL], left, top + height + GAP // 2, enlarged)
+    try:
+        write_atomically(out, lambda path: figure.savefig(path, dpi=DOTS, format=out.suffix[1:].lower()))
+    except OSError as error:  # which may name a temporary file
+        raise OSError(f"{out} cannot be written: {error.strerror or error}") from None
 
 
-def _title(shown: Shown) -> str:
-    return f"{shown.steps} step{'s' if shown.steps > 1 else ''}: {shown.psnr:.2f} dB, {shown.milliseconds:.0f} ms"
+def _place(figure: Any, image: torch.Tensor, left: int, top: int, height: int) -> Any:
+    """Draw a picture at whole pixels of the figure, which no layout engine does, so that noise looks as it is."""
+    width = height * image.shape[1] // image.shape[0]
+    total = figure.get_size_inches() * DOTS
+    axes = figure.add_axes((left / total[0], 1 - (top + height) / total[1], width / total[0], height / total[1]))
+    axes.imshow(image.clamp(0, 1).numpy(), cmap="gray", vmin=0, vmax=1, interpolation="nearest", aspect="auto")
+    axes.set_axis_off()
+    return axes
+
+
+def _frame(axes: Any) -> None:
+    """Mark the detail, black and white so that it is seen on bright and on dark ground."""
+    from matplotlib.patches import Rectangle
+
+    rows, columns = DETAIL
+    for color, line in (("black", 3.0), ("white", 1.2)):
+        corner, extent = (columns.start - 0.5, rows.start - 0.5), (columns.stop - columns.start, rows.stop - rows.start)
+        axes.add_patch(Rectangle(corner, *extent, fill=False, edgecolor=color, linewidth=line))
+
+
+def _title(setting: Denoised) -> str:
+    count = f"{setting.steps} step{'s' if setting.steps > 1 else ''}"
+    return f"{count}: {setting.psnr:.2f} dB, {setting.milliseconds:.0f} ms"

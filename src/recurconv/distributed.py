@@ -1,15 +1,17 @@
-"""Several processes: Fabric's set-up, averaged gradients, batch norm over all ranks."""
+"""Several processes: Fabric's set-up, means over ranks, what all ranks do alike, batch norm over all ranks."""
 
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional as dist_functional
 from lightning.fabric import Fabric
 from torch import nn
 
 from recurconv.recipes import Recipe
+
+T = TypeVar("T")
 
 
 def make_fabric(device: str, precision: str) -> Fabric:
@@ -22,24 +24,38 @@ def make_fabric(device: str, precision: str) -> Fabric:
     Raises:
         ValueError: there is no such device.
     """
-    accelerator, _, index = device.partition(":")
-    if accelerator not in ("auto", "cpu", "cuda") or (index and not index.isdigit()):
-        raise ValueError(f"device={device!r} is not known; choose auto, cpu, cuda or cuda:N")
-    if accelerator == "auto":
-        accelerator = "cuda" if torch.cuda.is_available() else "cpu"
-    if accelerator == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={device!r}: PyTorch sees no CUDA device here; choose cpu")
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    wanted: Any = [int(index)] if index else ranks
+    accelerator, ranks = _check_device(device), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    index = device.partition(":")[2]
+    devices: Any = [int(index)] if index else ranks
     fabric = Fabric(
         accelerator=accelerator,
-        devices=wanted,
+        devices=devices,
         num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
         strategy="ddp" if int(os.environ.get("WORLD_SIZE", "1")) > 1 else "auto",
         precision="bf16-mixed" if wants_bf16(precision, accelerator) else "32-true",
     )
     fabric.launch()
     return fabric
+
+
+def _check_device(device: str) -> str:
+    """ "cpu" or "cuda"; ValueError where there is no such device."""
+    accelerator, colon, index = device.partition(":")
+    if accelerator not in ("auto", "cpu", "cuda") or (colon and (accelerator != "cuda" or not index.isdecimal())):
+        raise ValueError(f"device={device!r} is not known; choose auto, cpu, cuda or cuda:N")
+    ranks, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+    if accelerator == "auto":
+        accelerator = "cuda" if gpus and torch.cuda.is_available() else "cpu"
+    if accelerator == "cpu":
+        return accelerator
+    if not torch.cuda.is_available():
+        raise ValueError(f"device={device!r}: PyTorch sees no CUDA device here; choose cpu")
+    if index and ranks > 1:
+        raise ValueError(f"device={device!r}: torchrun started {ranks} processes here; give cuda, each takes its own")
+    if max(int(index or 0) + 1, ranks) > gpus:
+        wanted = f"{ranks} processes" if ranks > 1 else f"cuda:{index}"
+        raise ValueError(f"device={device!r}: {wanted} on a machine with {gpus} CUDA device(s), numbered from 0")
+    return accelerator
 
 
 def wants_bf16(precision: str, accelerator: str) -> bool:
@@ -57,21 +73,60 @@ def precision_of(recipe: Recipe, fabric: Fabric) -> str:
     return "bf16" if wants_bf16(recipe.precision, fabric.device.type) else "fp32"
 
 
-def average_gradients(parameters: list[nn.Parameter]) -> None:
-    """Replace each gradient by its mean over the ranks, in one message.
+def _ranks() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def on_all_ranks(action: Callable[[], T]) -> T:
+    """Call ``action`` on every rank; where it fails on one, every rank raises, so that none waits for it.
+
+    Raises:
+        RuntimeError: it failed on another rank; the message tells which and why.
+        Exception: what it raised on this one.
+    """
+    result: list[T] = []
+    failure: Exception | None = None
+    try:
+        result.append(action())
+    except Exception as error:  # whatever it is, the others must know
+        failure = error
+    reasons: list[str | None] = [None] * _ranks()
+    if len(reasons) > 1:
+        dist.all_gather_object(reasons, str(failure) if failure else None)
+    if failure is not None:
+        raise failure
+    for rank, reason in enumerate(reasons):
+        if reason is not None:
+            raise RuntimeError(f"rank {rank} failed: {reason}")
+    return result[0]
+
+
+def on_any_rank(flag: bool, device: torch.device) -> bool:
+    """Whether ``flag`` is true on one rank or more; the same answer on all of them."""
+    if _ranks() == 1:
+        return flag
+    flags = torch.tensor(int(flag), device=device)
+    dist.all_reduce(flags)
+    return bool(flags)
+
+
+def average_over_ranks(parameters: list[nn.Parameter], loss: torch.Tensor) -> torch.Tensor:
+    """Replace each gradient by its mean over the ranks, in one message; return the mean of their losses.
 
     All ranks draw the same settings, so the same parameters have gradients everywhere; groups that an iteration does
     not use have None on every rank and stay untouched. (DistributedDataParallel would need a search for unused
     parameters for this, and refuses several backward passes in an iteration.)
     """
+    if _ranks() == 1:
+        return loss
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    if dist.is_initialized() and dist.get_world_size() > 1 and gradients:
-        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        dist.all_reduce(flat)
-        flat /= dist.get_world_size()
-        means = torch.split(flat, [gradient.numel() for gradient in gradients])
-        for gradient, mean in zip(gradients, means, strict=True):
-            gradient.copy_(mean.view_as(gradient))
+    flat = torch.cat([loss.reshape(1), *(gradient.reshape(-1) for gradient in gradients)])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    mean_loss, *means = torch.split(flat, [1, *(gradient.numel() for gradient in gradients)])
+    for gradient, mean in zip(gradients, means, strict=True):
+        gradient.copy_(mean.view(gradient.shape))
+    return mean_loss[0]
 
 
 class CrossRankBatchNorm2d(nn.BatchNorm2d):
@@ -101,9 +156,22 @@ class CrossRankBatchNorm2d(nn.BatchNorm2d):
         return out if self.bias is None else out + self.bias.view(1, -1, 1, 1)
 
 
+class _SumOverRanks(torch.autograd.Function):
+    """The sum over all ranks; gradients flow through it, to every rank."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return _SumOverRanks.forward(ctx, gradient)
+
+
 def _mean_over_ranks(x: torch.Tensor) -> torch.Tensor:
-    """The mean over all ranks; gradients flow through it, to every rank."""
-    return dist_functional.all_reduce(x) / dist.get_world_size()  # type: ignore[no-untyped-call, no-any-return]
+    return _SumOverRanks.apply(x) / dist.get_world_size()  # type: ignore[no-untyped-call, no-any-return]
 
 
 def synchronise_norms(network: nn.Module, device: torch.device) -> None:

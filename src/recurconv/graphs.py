@@ -28,18 +28,23 @@ class _Recording:
         torch.cuda.current_stream().wait_stream(stream)
         for buffer, value in buffers:  # the warm-ups must not count in running statistics
             buffer.copy_(value)
-        network.zero_grad(set_to_none=True)
+        network.zero_grad(set_to_none=True)  # so that gradients are made inside the recording, in its memory
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=pool):
+        # "thread_local": the thread that pins a DataLoader's batches may go on with what a recording forbids.
+        with torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):
             self.loss = backward(plan, *batch)
         self.gradients = [(p, p.grad) for p in network.parameters() if p.grad is not None]
 
 
 class GraphedBackward:
-    """Like ``backward``, through a CUDA graph for each plan. Batches must keep their shape.
+    """Like ``backward``, through a CUDA graph for each plan. Batches must keep their shape and layout.
 
     After a call each parameter that the plan uses has its gradient, every other has None, as after an eager pass with
     ``zero_grad(set_to_none=True)``.
+
+    All graphs share one pool of memory. Each keeps its loss and gradients alive, so that no later recording takes
+    their place; but what one replay leaves there, the next replay of another graph may use as scratch. So what a call
+    returns and the gradients hold until the next call, which is as long as an update needs them.
     """
 
     def __init__(self, backward: Backward, network: nn.Module) -> None:

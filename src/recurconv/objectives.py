@@ -5,6 +5,8 @@ own for each cell, and the loss summed over all settings weighted by their proba
 (Yu & Huang, 2019): the largest setting learns from the labels, the smallest and one between from the largest's output.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -33,6 +35,13 @@ def draw_plan(recipe: Recipe, iteration: int, cells: int) -> Plan:
         recipe: its sampling, settings and probabilities.
         iteration: over the whole run, from 0.
         cells: number of recurrent cells, for "per-cell" sampling.
+
+    Returns:
+        Under "unified" one term with one step count, under "per-cell" one with a count for each cell; under
+        "weighted" a term for each setting, its weight its probability; under "sandwich" the largest setting, then
+        the smallest and one drawn evenly from those between, with equal weights. Weights sum to 1.
+
+    Source: algorithm 2 and section 4.2 of the paper.
     """
     settings, draws = recipe.settings, recipe.draws
     if recipe.sampling == "weighted":
@@ -52,17 +61,34 @@ def draw_plan(recipe: Recipe, iteration: int, cells: int) -> Plan:
 
 
 def accumulate_gradients(
-    plan: Plan, task: Task, network: Network, inputs: torch.Tensor, targets: torch.Tensor
+    plan: Plan,
+    task: Task,
+    network: Network,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> torch.Tensor:
-    """Forward and backward of each term in turn; groups that no term uses keep ``grad`` None.
+    """Forward and backward of each term in turn, so that only one graph is held at a time.
+
+    Parameters that no term uses keep ``grad`` None.
+
+    Args:
+        plan: what ``draw_plan`` returned.
+        task: its loss and distance.
+        network: in train mode, its gradients None.
+        inputs: [B, C, H, W].
+        targets: labels [B], or clean images.
+        autocast: makes the context of each forward pass; losses are taken in float32.
 
     Returns:
-        The loss of the iteration, a scalar, detached.
+        The loss of the iteration, the weighted sum over the terms, a scalar, detached.
     """
     total = torch.zeros((), device=inputs.device)
     teacher = None
     for term in plan:
-        outputs = network(inputs, term.steps).float()
+        with autocast():
+            outputs = network(inputs, term.steps)
+        outputs = outputs.float()
         if term.distilled:
             assert teacher is not None
             loss = task.distance(outputs, teacher)

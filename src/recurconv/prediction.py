@@ -7,37 +7,61 @@ import torch
 
 from recurconv.data.folder import read_fitted
 from recurconv.network import Network
+from recurconv.networks import Denoiser
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The most probable class of a picture, with its probability in [0, 1]."""
+    """The most probable class of a picture at one setting.
+
+    ``probability`` is that of ``label``, in [0, 1]; ``probabilities`` are those of all classes, in the order of the
+    logits, and sum to 1.
+    """
 
     picture: str
+    steps: int
     label: str
     probability: float
-    steps: int
+    probabilities: dict[str, float]
+
+
+def check_classifier(network: Network, size: int) -> None:
+    """Complain of what no picture could mend.
+
+    Args:
+        network: any network.
+        size: height and width of the images that it is to get, in pixels.
+
+    Raises:
+        ValueError: the network is no classifier of colour images, or ``size`` is too small for it.
+    """
+    if isinstance(network, Denoiser):
+        raise ValueError("this network is a denoiser and gives no label; take a classifier, such as r2-cifar10")
+    if network.image_channels != 3:
+        raise ValueError(f"this network takes images of {network.image_channels} channels; pictures are read as colour")
+    if size < network.smallest_side:
+        raise ValueError(f"size={size}: the smallest images this network takes are {network.smallest_side} pixels wide")
 
 
 def predict(network: Network, picture: Path, *, steps: int | None = None, size: int = 32) -> Prediction:
     """Classify one picture.
 
     Args:
-        network: a classifier, in eval mode.
+        network: a classifier, in eval mode, on the CPU.
         picture: any picture; its shorter side is resized to ``size`` and the middle taken, as in training.
         steps: a setting on the dial, by default the largest.
         size: in pixels.
 
     Raises:
         FileNotFoundError: no such picture.
-        ValueError: it cannot be read, ``steps`` is off the dial, or the network is no classifier.
+        ValueError: it cannot be read, ``steps`` is off the dial, or as in ``check_classifier``.
     """
     setting = network.setting(steps)
-    if network.image_channels != 3:
-        raise ValueError(f"this network takes {network.image_channels} channel and gives no label; take a classifier")
+    check_classifier(network, size)
     image = read_fitted(picture, size).float().div(255).unsqueeze(0)
     with torch.inference_mode():
-        probabilities = network(image, setting).softmax(1)[0]
-    best = int(probabilities.argmax())
-    names = network.class_names
-    return Prediction(str(picture), names[best] if names else f"class {best}", float(probabilities[best]), setting)
+        probabilities = network(image, setting)[0].double().softmax(0).tolist()
+    names = network.class_names or [f"class {index}" for index in range(len(probabilities))]
+    by_name = dict(zip(names, probabilities, strict=True))
+    label = max(by_name, key=by_name.__getitem__)
+    return Prediction(str(picture), setting, label, by_name[label], by_name)

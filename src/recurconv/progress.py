@@ -1,5 +1,6 @@
 """Progress of a run: a bar with rate, time left, loss and held-out results; lines with --quiet; TensorBoard."""
 
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -16,8 +17,6 @@ from rich.progress import (
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from recurconv.runs import RunFolder
-
 
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
@@ -25,20 +24,19 @@ class _Rate(ProgressColumn):
 
 
 class Progress:
-    """Shows how a run goes. Use as a context.
+    """Shows how a run goes, on the error stream. Use as a context.
 
     Args:
         start: the iteration at which it starts.
         iterations: at which it ends.
         quiet: a line for each epoch instead of the bar.
-        tensorboard: write event files into the run folder.
-        run: the run folder.
+        tensorboard: a folder to write event files into, or None.
 
     Raises:
         ValueError: TensorBoard is asked for and not installed.
     """
 
-    def __init__(self, start: int, iterations: int, quiet: bool, tensorboard: bool, run: RunFolder) -> None:
+    def __init__(self, start: int, iterations: int, *, quiet: bool = False, tensorboard: Path | None = None) -> None:
         self.console = Console(stderr=True)
         columns = (
             TextColumn("{task.description}"),
@@ -51,12 +49,13 @@ class Progress:
         )
         self.bar = Bar(*columns, console=self.console, disable=quiet)
         self.task = self.bar.add_task("training", total=iterations, completed=start, loss="")
-        self.quiet = quiet
         self.smooth: float | None = None
-        self.losses: list[float] = []
-        self.writer = _writer(run) if tensorboard else None
+        self.writer_class, self.folder = _writer_class() if tensorboard else None, tensorboard
+        self.writer: Any = None
 
     def __enter__(self) -> "Progress":
+        if self.writer_class is not None:
+            self.writer = self.writer_class(self.folder)
         self.bar.start()
         return self
 
@@ -71,33 +70,31 @@ class Progress:
         """Iterations done so far, and the mean loss since the last call."""
         if loss is None:
             return
-        self.losses.append(loss)
         self.smooth = loss if self.smooth is None else 0.95 * self.smooth + 0.05 * loss
         self.bar.update(self.task, completed=iteration, loss=f"loss {self.smooth:.4f}")
         if self.writer is not None:
             self.writer.add_scalar("loss", loss, iteration)
 
-    def mean_loss(self) -> float | None:
-        """The mean loss since the last epoch ended."""
-        return sum(self.losses) / len(self.losses) if self.losses else None
-
     def epoch(self, row: dict[str, Any]) -> None:
-        """The results at an epoch's end."""
-        self.losses = []
-        words = [f"epoch {row['epoch']}", f"{row['seconds'] / 60:.1f} min"]
-        words += [f"loss {row['loss']:.4f}"] if row["loss"] is not None else []
+        """The results at an epoch's end, a row of ``metrics.jsonl``: one line, a value for each setting."""
+        words = [f"epoch {row['epoch']}", f"{row['seconds'] / 60:.1f} min", f"loss {row['loss']:.4f}"]
         for name, values in row.items():
             if name.startswith("held_out"):
-                words.append(f"{name.replace('_', '-')} " + " ".join(f"{k}: {v:.2f}" for k, v in values.items()))
+                shown = "  ".join(f"{value:.2f} at {steps}" for steps, value in values.items())
+                words.append(f"{name.replace('_', '-')} {shown}")
                 if self.writer is not None:
                     for steps, value in values.items():
                         self.writer.add_scalar(f"{name}/steps {steps}", value, row["iteration"])
-        self.console.print("  ".join(words), highlight=not self.quiet)
+        self.note("  ".join(words))
+
+    def note(self, text: str) -> None:
+        """A line above the bar."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _writer(run: RunFolder) -> Any:
+def _writer_class() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise ValueError("TensorBoard is not installed; pip install 'recurconv[tensorboard]'") from None
-    return SummaryWriter(run.path / "tensorboard")
+    return SummaryWriter

@@ -10,18 +10,23 @@ RUN/trainer_state.pt     the same weights, the optimiser and the iteration: what
 
 import contextlib
 import dataclasses
+import io
 import json
 import platform
+import re
 import subprocess
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from recurconv import checkpoint, recipes
 from recurconv._version import __version__
+from recurconv.network import Network
 from recurconv.recipes import Recipe
 
 
@@ -40,14 +45,27 @@ class RunFolder:
         """A new run.
 
         Raises:
-            FileExistsError: there is something at ``path`` already.
+            FileExistsError: there is something at ``path`` already; it is left as it is.
+            OSError: it cannot be written; nothing stays.
         """
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise FileExistsError(f"{path} is not empty; go on with it by --resume, or choose another folder")
+        cls.check_new(path)
         path.mkdir(parents=True, exist_ok=True)
         run = cls(path)
-        checkpoint.write_json(run.recipe_file, dataclasses.asdict(recipe))
+        try:
+            checkpoint.write_json(run.recipe_file, dataclasses.asdict(recipe))
+        except OSError:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+            raise
         return run
+
+    @staticmethod
+    def check_new(path: Path) -> None:
+        """Raise FileExistsError if there is something at ``path``; an empty folder is nothing, nor is what a crash left."""
+        if (path / "recipe.json").is_file():
+            raise FileExistsError(f"{path} holds a run; go on with it by --resume, or choose another folder")
+        if path.exists() and (not path.is_dir() or {*path.iterdir()} - {*_half_written(path)}):
+            raise FileExistsError(f"{path} is not an empty folder; choose another")
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
@@ -71,29 +89,49 @@ class RunFolder:
 
     def note_environment(self, **facts: Any) -> None:
         """Add an entry for this start."""
-        entries = (
-            json.loads(self.environment_file.read_text(encoding="utf-8")) if self.environment_file.exists() else []
-        )
+        entries = []
+        if self.environment_file.exists():
+            entries = json.loads(self.environment_file.read_text(encoding="utf-8"))
         checkpoint.write_json(self.environment_file, [*entries, {**environment(), **facts}])
 
-    def save_state(self, state: Mapping[str, Any]) -> None:
-        """Write the trainer's state: tensors, numbers, strings, lists and dicts only."""
-        checkpoint.write_atomically(self.state_file, lambda path: torch.save(dict(state), path))
+    def save(self, state: Mapping[str, Any], network: Network) -> None:
+        """Write the state, then the network: after a crash between the two --resume writes the network.
 
-    def load_state(self) -> dict[str, Any] | None:
-        """The trainer's state, on the CPU; None before the first checkpoint.
+        Args:
+            state: tensors, numbers, strings, lists, tuples and dicts only.
+            network: whose weights are in it.
 
         Raises:
-            ValueError: the file is broken.
+            OSError: something cannot be written; what was saved before is kept.
         """
-        if not self.state_file.is_file():
-            return None
+        buffer = io.BytesIO()  # torch.save into a file hides why it fails
+        torch.save(dict(state), buffer)
         try:
-            state: dict[str, Any] = torch.load(self.state_file, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch.load raises many kinds for a broken file
-            reason = str(error).splitlines()[0]
-            raise ValueError(f"{self.state_file} cannot be read ({reason}); start anew in another folder") from None
-        return state
+            checkpoint.write_atomically(self.state_file, lambda path: path.write_bytes(buffer.getbuffer()))
+            network.save_pretrained(self.path)
+        except (OSError, SafetensorError) as error:
+            raise OSError(f"{self.path} cannot be saved ({error}); what was saved before is kept") from error
+
+    def load_state(self, facts: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+        """The last state that was saved, on the CPU; None before the first.
+
+        Args:
+            facts: entries that must be what they were: the recipe, the data's condition, the number of iterations.
+
+        Raises:
+            ValueError: the file is broken, or a fact is another one.
+        """
+        state: dict[str, Any] = {"recipe": dataclasses.asdict(self.recipe())}
+        if self.state_file.is_file():
+            try:
+                state |= torch.load(self.state_file, map_location="cpu", weights_only=True)
+            except Exception as error:  # torch.load raises many kinds for a broken file
+                reason = f"{type(error).__name__} {error}".splitlines()[0]
+                raise ValueError(f"{self.state_file} cannot be read ({reason}); start anew in another folder") from None
+        for key, now in (facts or {}).items():
+            if state.get(key, now) != now:
+                raise ValueError(f"{self.path} was started {_difference(key, state[key], now)}")
+        return state if self.state_file.is_file() else None
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add a line."""
@@ -109,10 +147,49 @@ class RunFolder:
                     rows.append(json.loads(line))
         return rows
 
-    def rewind_metrics(self, iteration: int) -> None:
-        """Take off what was written after the checkpoint at ``iteration``; the resumed run writes it again."""
-        kept = [json.dumps(row) + "\n" for row in self.metrics() if row["iteration"] <= iteration]
-        checkpoint.write_atomically(self.metrics_file, lambda path: path.write_text("".join(kept), encoding="utf-8"))
+    def rewind(self, iteration: int, network: Network) -> None:
+        """Make the folder what it was when the state of ``iteration`` was saved, whatever a crash left in it.
+
+        Takes off the metrics written since, which the resumed run writes again, and files half written; writes the
+        network where it is not there or not this one. Changes nothing where nothing is wrong.
+
+        Args:
+            iteration: of the state; 0 where none was saved yet.
+            network: with the weights of the state.
+        """
+        for file in _half_written(self.path):
+            file.unlink()
+        if self.metrics_file.exists():
+            text = "".join(json.dumps(row) + "\n" for row in self.metrics() if row.get("iteration", 0) <= iteration)
+            if text != self.metrics_file.read_text(encoding="utf-8"):
+                checkpoint.write_atomically(self.metrics_file, lambda path: path.write_text(text, encoding="utf-8"))
+        if iteration > 0 and not self._holds(network):
+            network.save_pretrained(self.path)
+
+    def _holds(self, network: Network) -> bool:
+        """Whether the last checkpoint has this network's config and weights."""
+        try:
+            config = checkpoint.read_config(self.path)
+            tensors = checkpoint.read_tensors(self.path / checkpoint.WEIGHTS)
+        except (OSError, ValueError):
+            return False
+        state = network.state_dict()
+        same = {key: config[key] for key in network.config if key in config} == network.config
+        return same and tensors.keys() == state.keys() and all(tensors[k].equal(state[k].cpu()) for k in state)
+
+
+def _half_written(folder: Path) -> list[Path]:
+    """The temporary files of ``checkpoint.write_atomically`` that a crash left."""
+    return [file for file in folder.glob(".*") if re.fullmatch(r"\..+\.[0-9a-f]{32}", file.name)]
+
+
+def _difference(key: str, then: Any, now: Any) -> str:
+    if key == "recipe":
+        changed = [name for name in now if then.get(name) != now[name]]
+        return f"with another recipe: {', '.join(f'{name}={then.get(name)!r}' for name in changed)}; go on with that"
+    if key == "iterations":
+        return f"for {then} iterations, with this data it would be {now}; give the data that it was started with"
+    return f'on other data, "{then}"; this is "{now}"; give the data that it was started with'
 
 
 def environment() -> dict[str, Any]:
@@ -123,23 +200,35 @@ def environment() -> dict[str, Any]:
         "commit": _commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
+        **{package: _version(package) for package in ("torchvision", "lightning", "numpy")},
+        "cuda": torch.version.cuda,
         "processor": _processor(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
 
 
+def _version(package: str) -> str | None:
+    """Of an installed package; without importing it, since some take seconds."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def _commit() -> str | None:
     """The commit of the checkout this package runs from, with "-dirty" where it was changed; None if installed."""
-    here = Path(__file__).parent
+    file = Path(__file__)
     try:
-        told = subprocess.run(
-            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
+        _git(file.parent, "ls-files", "--error-unmatch", file.name)  # not of a repository that merely lies around it
+        return _git(file.parent, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
         return None
-    return told.stdout.strip()
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
 
 def _processor() -> str:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,23 @@ from recurconv.network import Network
 from recurconv.recipes import Recipe
 
 Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class DataSet(Protocol):
+    """What every task's data set has; its batches are the task's affair."""
+
+    @property
+    def name(self) -> str:
+        """For tables."""
+
+    @property
+    def condition(self) -> str:
+        """The exact state of the data, for the record of a run."""
+
+    def __len__(self) -> int: ...
+
+    def iterations(self, batch_size: int) -> int:
+        """Iterations of an epoch; ValueError where ``batch_size`` does not fit."""
 
 
 class Task(ABC):
@@ -36,6 +53,7 @@ class Task(ABC):
 
     metric: str  # its name, with the unit
     higher_is_better: bool
+    set: DataSet
 
     def __init__(
         self,
@@ -48,10 +66,10 @@ class Task(ABC):
         class_names: Sequence[str] | None = None,
     ) -> None:
         self.recipe, self.device = recipe, device
-        self.set: Any = self._open(data, split, download, class_names)
+        self.set = self._open(data, split, download, class_names)
 
     @abstractmethod
-    def _open(self, data: Path, split: str, download: bool, class_names: Sequence[str] | None) -> Any:
+    def _open(self, data: Path, split: str, download: bool, class_names: Sequence[str] | None) -> DataSet:
         """The data set."""
 
     @abstractmethod
@@ -60,7 +78,11 @@ class Task(ABC):
 
     @abstractmethod
     def training_batches(self, epoch: int, start: int, rank: int, ranks: int) -> Iterator[Batch]:
-        """(inputs, targets) of an epoch, from iteration ``start`` on; a rank's share of each batch."""
+        """(inputs, targets) of an epoch, from iteration ``start`` on; a rank's share of each batch.
+
+        Raises:
+            ValueError: at the call, where the recipe does not fit the data.
+        """
 
     @abstractmethod
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -80,7 +102,7 @@ class Task(ABC):
 
     def iterations(self) -> int:
         """Iterations in an epoch."""
-        return self.set.iterations(self.recipe.batch_size)  # type: ignore[no-any-return]
+        return self.set.iterations(self.recipe.batch_size)
 
 
 class Classification(Task):
@@ -185,19 +207,45 @@ class Denoising(Task):
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Mean squared error, in units of the noise's variance so that 1 is "nothing removed"."""
-        return F.mse_loss(outputs.float(), targets) / (self.recipe.sigma / 255) ** 2
+        return F.mse_loss(outputs, targets) / (self.recipe.sigma / 255) ** 2
 
     def distance(self, outputs: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
         """The same, to the picture of the largest setting."""
-        return self.loss(outputs, teacher.float())
+        return self.loss(outputs, teacher)
 
     def measure(self, network: Network, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """PSNR of each picture, noise seeded per picture; the PSNR again as what to compare."""
+        """PSNR of each picture, noise seeded per picture; the PSNR again as what to compare.
+
+        It is infinite where a picture comes out exactly, as a wholly white one may after clipping; ``mean_metric``
+        leaves such pictures out.
+        """
         values = [
             psnr(clean, network(noisy, steps).float())
             for noisy, clean in self.set.evaluation_pictures(self.recipe.sigma, device=self.device)
         ]
         return torch.cat(values), torch.cat(values)
+
+
+def measure_settings(network: Network, task: Task) -> dict[str, float]:
+    """The mean metric at each setting, under the setting's count; the network is left in train mode."""
+    network.eval()
+    with torch.inference_mode():
+        means = {str(steps): mean_metric(task.measure(network, steps)[0]) for steps in network.dial}
+    network.train()
+    return means
+
+
+def mean_metric(values: torch.Tensor) -> float:
+    """The mean over images of what ``measure`` returns. One infinite PSNR would hide all others: it is left out.
+
+    Args:
+        values: float64 [N].
+
+    Returns:
+        The mean of the finite ones; infinity if all are infinite, NaN if one is NaN.
+    """
+    counted = values[values != torch.inf]
+    return float((counted if len(counted) else values).mean())
 
 
 def _few(names: Sequence[str]) -> str:
@@ -208,7 +256,10 @@ TASKS: dict[str, type[Task]] = {"classification": Classification, "denoising": D
 
 
 def build_network(recipe: Recipe, task: Task) -> Network:
-    """The recipe's network for the task's data, initialised by the recipe's seed."""
+    """The recipe's network for the task's data, initialised by the recipe's seed.
+
+    The global random state stays as it was.
+    """
     arguments = task.arguments()
     arguments["steps"] = recipe.steps if len(recipe.steps) > 1 else recipe.steps[0]
     if recipe.network.startswith("r"):

@@ -1,0 +1,60 @@
+"""The command line: ``main`` runs it and says how it ends; the subcommands are in ``commands``."""
+
+import sys
+import traceback
+
+from recurconv.cli.commands import app
+from recurconv.cli.terminal import complain, drop_output
+
+__all__ = ["app", "main"]
+
+
+def main() -> None:
+    """Run the command line.
+
+    The exit status is 0; 2 for what the user can mend (one line says how), 1 for a run or a picture that failed, 130
+    after Ctrl-C. Any other error is a mistake in this program, whose traceback is what its authors need.
+    """
+    try:
+        try:
+            app(args=_spread_steps(sys.argv[1:]), prog_name="recurconv")
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where an error of it can be handled
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        drop_output()
+        raise SystemExit(1) from None
+    except Exception as error:
+        status = _status(error)
+        if status is None:
+            raise
+        complain(str(error))
+        if isinstance(error, OSError):
+            drop_output()
+        raise SystemExit(status) from None
+
+
+def _status(error: Exception) -> int | None:
+    """The exit status for an error whose message tells the user what to do; None for a mistake in this program.
+
+    Of the first kind are what the operating system says, memory that does not suffice, and every ValueError or
+    RuntimeError that this package raises itself. One that comes out of PyTorch or another library is of the second:
+    what a user enters is checked before it gets there.
+    """
+    *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
+    ours = innermost.f_globals.get("__name__", "").partition(".")[0] == "recurconv"
+    explained = isinstance(error, OSError) or (ours and isinstance(error, ValueError | RuntimeError))
+    memory = isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in ("out of memory", "allocate memory"))
+    )
+    return int(getattr(error, "exit_status", 2)) if explained or memory else None
+
+
+def _spread_steps(arguments: list[str]) -> list[str]:
+    """``evaluate --steps 2 3 4`` as the ``--steps 2 --steps 3 --steps 4`` that the parser takes."""
+    if arguments[:1] != ["evaluate"]:
+        return arguments
+    spread: list[str] = []
+    for word in arguments:
+        spread += ["--steps", word] if spread[-2:-1] == ["--steps"] and word.isdigit() else [word]
+    return spread

@@ -1,0 +1,287 @@
+"""The subcommands, each a public function. Heavy imports stay inside the functions that need them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from recurconv._version import __version__
+from recurconv.cli import terminal
+
+app = typer.Typer(
+    help="One convolutional network, many costs: train, measure and run networks whose number of steps is a dial.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A run folder, a saved network, shipped weights, or a Hub id.")
+]
+Data = Annotated[
+    Path, typer.Option("--data", metavar="PATH", help="CIFAR's archive or folder, or a folder of images or pictures.")
+]
+Device = Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda or cuda:N.")]
+Threads = Annotated[int | None, typer.Option(min=1, metavar="N", help="CPU threads; by default PyTorch's choice.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"recurconv {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def recurconv(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """What stands before a subcommand."""
+
+
+@app.command(epilog="Example: recurconv train r2-cifar10 --data cifar-10-python.tar.gz --out run")
+def train(
+    data: Data,
+    out: Annotated[
+        Path, typer.Option(metavar="RUN", help="The run folder: new or empty, or with --resume an earlier one.")
+    ],
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="RECIPE", help="A name that `recurconv recipes` lists; with --resume none.")
+    ] = None,
+    settings: Annotated[
+        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the recipe; repeat for more.")
+    ] = [],  # noqa: B006 (typer copies it)
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's last checkpoint.")] = False,
+    device: Device = "auto",
+    threads: Threads = None,
+    download: Annotated[bool, typer.Option("--download", help="Fetch CIFAR if it is not there.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="A line per epoch instead of a bar, for logs.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write event files, too.")] = False,
+) -> None:
+    """Train a network by a recipe; under torchrun on all its processes."""
+    with terminal.importing():
+        import torch
+
+        from recurconv import recipes, training
+        from recurconv.runs import RunFolder
+
+    if resume:
+        config = RunFolder.open(out).recipe()
+        if settings or (recipe is not None and recipe != config.name):
+            raise ValueError(
+                f"--resume goes on with {out}'s own recipe, {config.name}; leave other names and --set out"
+            )
+    elif recipe is None:
+        raise ValueError("which recipe? `recurconv recipes` lists them")
+    else:
+        config = recipes.override(recipes.get(recipe), settings)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    training.train(
+        config, data, out, resume=resume, device=device, download=download, quiet=quiet, tensorboard=tensorboard
+    )
+
+
+@app.command("recipes", epilog="Example: recurconv recipes")
+def list_recipes() -> None:
+    """List the recipes: what each trains, what it reaches, how long it takes."""
+    import shutil
+    import textwrap
+
+    with terminal.importing():
+        from recurconv.recipes import RECIPES
+
+    width = shutil.get_terminal_size().columns
+    for make in RECIPES.values():
+        recipe = make()
+        print(recipe.name)
+        for word, text in (("trains", recipe.summary), ("reaches", recipe.reaches), ("takes", recipe.takes)):
+            print(textwrap.fill(text, width, initial_indent=f"  {word:8} ", subsequent_indent=" " * 11))
+
+
+@app.command(epilog="Example: recurconv evaluate run --data cifar-10-python.tar.gz --split test")
+def evaluate(
+    model: Model,
+    data: Data,
+    split: Annotated[str, typer.Option(metavar="NAME", help="train, minival (held out), trainval or test.")],
+    steps: Annotated[
+        list[int], typer.Option("--steps", metavar="COUNT...", help="Settings, e.g. --steps 2 3; by default all.")
+    ] = [],  # noqa: B006
+    dataset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="cifar10, cifar100, folder or pictures; by default as trained.")
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(min=1, metavar="PIXELS", help="Of a folder's images; by default as trained.")
+    ] = None,
+    sigma: Annotated[
+        float | None, typer.Option(metavar="S", help="Noise for a denoiser, in 1/255; by default as trained.")
+    ] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Error or PSNR, MACs and parameters at each setting, on a split."""
+    with terminal.importing():
+        from recurconv import evaluation
+
+    with terminal.working() as say:
+        result = evaluation.evaluate(
+            model, data, split, steps=steps, dataset=dataset, size=size, sigma=sigma, device=device, say=say
+        )
+    if as_json:
+        print(result.as_json())
+        return
+    per_pixel = result.macs_per == "pixel"
+    noise = "" if result.sigma is None else f", sigma {result.sigma:g}"
+    terminal.table(
+        f"{model} on {result.data}, split {split}: {result.images:,} images{noise}",
+        ("steps", result.metric, "standard error", "k MACs/pixel" if per_pixel else "M MACs", "parameters"),
+        [
+            (
+                row.steps,
+                f"{row.value:.2f}",
+                f"{row.standard_error:.2f}",
+                terminal.number(row.macs / (1e3 if per_pixel else 1e6)),
+                f"{row.parameters:,}",
+            )
+            for row in result.rows
+        ],
+    )
+    print(f"data: {result.condition}")
+    for note in result.notes:
+        print(f"note: {note}")
+
+
+@app.command(epilog="Example: recurconv profile r2-cifar10 --batch 64 --threads 1")
+def profile(
+    model: Model,
+    size: Annotated[int, typer.Option(min=1, metavar="PIXELS", help="Height and width of the image.")] = 32,
+    batch: Annotated[int, typer.Option(min=1, metavar="N", help="Images in a call.")] = 1,
+    threads: Threads = None,
+    seconds: Annotated[float, typer.Option(metavar="S", help="How long to measure each setting.")] = 1.0,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """MACs, parameters, depth and measured latency at each setting."""
+    import dataclasses
+    import json
+    import logging
+
+    # It warns where there is CUDA's compiler and no GPU; nothing here compiles.
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
+    with terminal.importing():
+        from recurconv import costs, evaluation, loading, runs
+
+    target = evaluation.choose_device(device)
+    network = loading.load(model)
+    shape = (network.image_channels, size, size)
+    spent = costs.cost(network, shape)
+    with terminal.working() as say:
+        say(f"measuring {len(spent)} settings, {seconds:g} s each")
+        times = costs.latency(network, shape, batch=batch, threads=threads, seconds=seconds, device=target)
+    if as_json:
+        rows = [{**dataclasses.asdict(c), **dataclasses.asdict(t)} for c, t in zip(spent, times, strict=True)]
+        facts = {"model": model, "image_shape": shape, "device": str(target), "rows": rows}
+        print(json.dumps({**facts, "environment": runs.environment()}, indent=2))
+        return
+    place = f"CPU threads: {times[0].threads}" if target.type == "cpu" else str(target)
+    terminal.table(
+        f"{model}: {batch} x {list(shape)} in a call, {place}",
+        ("steps", "M MACs", "parameters", "depth", "ms", "range", "runs"),
+        [
+            (
+                c.steps,
+                terminal.number(c.macs / 1e6),
+                f"{c.parameters:,}",
+                c.depth,
+                f"{t.milliseconds:.2f}",
+                f"{t.spread:.2f}",
+                t.runs,
+            )
+            for c, t in zip(spent, times, strict=True)
+        ],
+    )
+    print("MACs: for one image. ms: median time of a call, and its quartile range")
+
+
+@app.command(epilog="Example: recurconv predict r2-cifar10 photo.jpg --steps 2")
+def predict(
+    model: Model,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Pictures of any size and kind.")],
+    steps: Annotated[
+        int | None, typer.Option(metavar="COUNT", help="A setting on the dial; by default the largest.")
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(min=1, metavar="PIXELS", help="Resize and crop to this; by default as in training.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The label of each picture, and its probability.
+
+    A picture that cannot be read does not stop the others; the exit status is 1 then.
+    """
+    import dataclasses
+    import json
+
+    with terminal.importing():
+        from recurconv import evaluation, loading, prediction
+
+    network = loading.load(model)
+    setting = network.setting(steps)
+    recipe = evaluation.stored_recipe(model)
+    side = size or (recipe.size if recipe else 32)
+    prediction.check_classifier(network, side)
+    found, failed = [], []
+    with terminal.working() as say:
+        for number, image in enumerate(images, 1):
+            say(f"picture {number} of {len(images)}")
+            try:
+                found.append(prediction.predict(network, image, steps=setting, size=side))
+            except (ValueError, OSError) as error:
+                failed.append(str(error))
+    if as_json:
+        print(json.dumps([dataclasses.asdict(row) for row in found], indent=2))
+    elif found:
+        terminal.table(
+            f"{model}, steps={setting}",
+            ("picture", "label", "probability"),
+            [(row.picture, row.label, f"{row.probability:.3f}") for row in found],
+            words=2,
+        )
+    for reason in failed:
+        terminal.complain(reason)
+    if failed:
+        raise typer.Exit(1 if found else 2)
+
+
+@app.command(epilog="Example: recurconv demo --out demo.png")
+def demo(
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="The figure to write, PNG, SVG or PDF; replaced if it is there.")
+    ] = Path("recurconv-demo.png"),
+) -> None:
+    """Make a noisy picture clean at every setting of the shipped denoiser: a table and a figure."""
+    with terminal.importing():
+        import torch
+
+        from recurconv import demo as demonstration
+
+    demonstration.check_figure(out)
+    with terminal.working() as say:
+        shown = demonstration.denoise_sample(say=say)
+    height, width = shown.clean.shape
+    terminal.table(
+        f"{demonstration.MODEL}: {width} x {height} pixels, sigma {demonstration.SIGMA:g}, "
+        f"CPU threads: {torch.get_num_threads()}",
+        ("steps", "G MACs", "ms", "PSNR (dB)"),
+        [
+            ("noisy", "", "", f"{shown.noisy_psnr:.2f}"),
+            *((s.steps, f"{s.macs / 1e9:.2f}", f"{s.milliseconds:.0f}", f"{s.psnr:.2f}") for s in shown.settings),
+        ],
+    )
+    with terminal.working() as say:
+        say(f"drawing {out}")
+        demonstration.draw(shown, out)
+    print(f"The pictures are in {out.resolve()}")

@@ -1,0 +1,248 @@
+"""Evaluation: numbers against values worked out by hand, and what must be said of them."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+import torch
+
+import recurconv as rc
+from conftest import CIFAR10, TEST_LABELS, answering, brightening
+from recurconv import checkpoint, recipes
+from recurconv.evaluation import choose_device, evaluate, recipe_for, stored_recipe
+
+
+def by_steps(result):
+    return {row.steps: row for row in result.rows}
+
+
+def train_like(folder, recipe):
+    """Put the recipe beside a network, as a run does."""
+    checkpoint.write_json(folder / "recipe.json", dataclasses.asdict(recipe))
+    return folder
+
+
+# --- the numbers
+
+
+def test_errors_are_those_counted_by_hand(saved, cifar):
+    folder = saved(answering({1: 0, 2: 1}, class_names=CIFAR10))
+    result = evaluate(folder, cifar, "test")
+    rows = by_steps(result)
+    assert (result.metric, result.images, result.split) == ("error (%)", 8, "test")
+    assert TEST_LABELS.count(0) == 3
+    assert rows[1].value == pytest.approx(100 * 5 / 8)
+    assert rows[2].value == pytest.approx(100 * 6 / 8)
+    # of a mean of n values that are 0 or 1: sqrt(p (1 - p) / (n - 1))
+    assert rows[1].standard_error == pytest.approx(100 * math.sqrt(5 / 8 * 3 / 8 / 7))
+    assert result.notes == ()
+
+
+def test_costs_are_those_counted_by_hand(saved, cifar):
+    result = evaluate(saved(answering({1: 0, 2: 1}, class_names=CIFAR10)), cifar, "test")
+    rows = by_steps(result)
+    stem, head = 3 * 4 * 9, 16 * 10
+    bodies = 2 * 4 * 4 * 9, 2 * 16 * 16 * 9  # two convolutions each
+    # One step: at full size, then pooled, space to depth, at full size. The second step comes after the pooling.
+    first = stem * 32**2 + bodies[0] * 32**2 + bodies[1] * 8**2 + head
+    assert rows[1].macs == first
+    assert rows[2].macs == first + bodies[0] * 16**2 + bodies[1] * 4**2
+    assert result.macs_per == "image"
+    weights = stem + sum(bodies) + head + 10
+    group = 2 * 2 * (4 + 16)  # weight and bias of two norms, in both cells
+    assert [row.parameters for row in result.rows] == [weights + group, weights + 2 * group]
+    assert result.parameters_total == weights + 3 * group
+
+
+def test_psnr_is_that_of_the_offset(saved, pictures):
+    folder = saved(brightening({1: 0.1, 2: 0.02}))
+    (pictures / "white.png").unlink()
+    result = evaluate(folder, pictures, "test", sigma=0)
+    rows = by_steps(result)
+    assert (result.metric, result.images, result.sigma) == ("PSNR (dB)", 2, 0)
+    assert rows[1].value == pytest.approx(20, abs=1e-4)  # -20 log10(0.1)
+    assert rows[2].value == pytest.approx(-20 * math.log10(0.02), abs=1e-4)
+    assert rows[1].standard_error == pytest.approx(0, abs=1e-4)
+    assert result.macs_per == "pixel"
+    assert rows[1].macs == 9 * (4 + 3 * 16 + 4)
+    assert rows[2].macs == 9 * (4 + 6 * 16 + 4)
+
+
+def test_noise_of_the_given_sigma_is_what_a_network_that_does_nothing_leaves(saved, pictures):
+    (pictures / "white.png").unlink()
+    (pictures / "ramp.png").unlink()
+    folder = saved(brightening({1: 0, 2: 0.1}))
+    expected = {10: 20 * math.log10(255 / 10), 40: 20 * math.log10(255 / 40)}
+    for sigma, decibel in expected.items():
+        row = evaluate(folder, pictures, "test", sigma=sigma, steps=[1]).rows[0]
+        assert row.value == pytest.approx(decibel, abs=0.8)  # 192 draws
+        assert math.isnan(row.standard_error)  # of one picture
+
+
+def test_only_the_settings_asked_for_are_measured(saved, cifar):
+    folder = saved(answering({1: 0, 2: 1, 4: 2}, class_names=CIFAR10))
+    said = []
+    result = evaluate(folder, cifar, "test", steps=[4, 1, 4], say=said.append)
+    assert [row.steps for row in result.rows] == [4, 1]
+    assert [row.value for row in result.rows] == [87.5, 62.5]
+    assert ["steps=4" in line for line in said[-2:]] == [True, False]
+    with pytest.raises(ValueError, match=r"steps=3 is not on this network's dial \(1, 2, 4\)"):
+        evaluate(folder, cifar, "test", steps=[3])
+
+
+def test_an_exact_picture_does_not_swamp_the_mean(saved, pictures):
+    result = evaluate(saved(brightening({1: 0.1, 2: 0})), pictures, "test", sigma=0)
+    rows = by_steps(result)
+    assert rows[1].value == pytest.approx(20, abs=1e-4)  # white stays white when it is clipped
+    assert rows[1].standard_error == pytest.approx(0, abs=1e-4)
+    assert rows[2].value == math.inf
+    one, all_three = (note for note in result.notes if "infinite PSNR" in note)
+    assert one.startswith("steps=1: 1 of 3 images")
+    assert "the mean leaves them out" in one
+    assert all_three.startswith("steps=2: 3 of 3 images")
+
+
+def test_nan_is_told(saved, pictures):
+    net = brightening({1: 0.1, 2: 0.2})
+    with torch.no_grad():
+        net.cell3.bank[2, 0][0].bias[0] = math.nan
+    result = evaluate(saved(net), pictures, "test", sigma=0)
+    rows = by_steps(result)
+    assert rows[1].value == pytest.approx(20, abs=1e-4)
+    assert math.isnan(rows[2].value)
+    assert "steps=2: the output is NaN for 3 of 3 images" in result.notes
+
+
+def test_a_dead_dial_is_told_of_just_the_settings_that_agree(saved, cifar, pictures):
+    result = evaluate(saved(answering({1: 4, 2: 1, 3: 4}, class_names=CIFAR10)), cifar, "test")
+    assert result.notes == ("steps=1 and steps=3 give the same on all 8 images: the dial may be dead",)
+    (pictures / "white.png").unlink()
+    result = evaluate(saved(brightening({1: 0.1, 2: 0.2, 4: 0.2}), "denoiser"), pictures, "test", sigma=5)
+    assert result.notes == ("steps=2 and steps=4 give the same on all 2 images: the dial may be dead",)
+
+
+def test_two_settings_with_the_same_error_but_other_predictions_are_no_dead_dial(saved, cifar):
+    result = evaluate(saved(answering({1: 2, 2: 3}, class_names=CIFAR10)), cifar, "test")
+    assert result.rows[0].value == result.rows[1].value
+    assert result.notes == ()
+
+
+# --- the record
+
+
+def test_the_json_has_what_a_result_file_needs(saved, cifar):
+    folder = saved(answering({1: 0, 2: 1}, class_names=CIFAR10))
+    told = json.loads(evaluate(folder, cifar, "test", device="cpu").as_json())
+    assert (told["model"], told["data"], told["split"], told["images"]) == (str(folder), "cifar10", "test", 8)
+    assert (told["metric"], told["macs_per"], told["device"], told["sigma"]) == ("error (%)", "image", "cpu", None)
+    assert told["condition"].startswith("CIFAR-10 test: SHA-1 of test_batch")
+    assert set(told["rows"][0]) == {"steps", "value", "standard_error", "macs", "parameters"}
+    assert {"torch", "processor", "commit", "date"} <= set(told["environment"])
+
+
+def test_the_json_is_strict_where_a_value_is_not_finite(saved, pictures):
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    result = evaluate(saved(brightening({1: 0, 2: 0.1})), pictures, "test", sigma=0)
+    exact, other = json.loads(result.as_json(), parse_constant=refuse)["rows"]
+    assert exact["value"] is exact["standard_error"] is None
+    assert other["value"] == pytest.approx(20, abs=1e-4)
+
+
+# --- what to read the data as
+
+
+def test_a_network_without_a_recipe_is_measured_on_a_named_data_set(saved, animals):
+    folder = saved(answering({1: 0, 2: 2}, num_classes=3))
+    assert stored_recipe(folder) is None
+    with pytest.raises(ValueError, match=r"3 classes and no recipe\.json; say by --dataset"):
+        evaluate(folder, animals, "test")
+    result = evaluate(folder, animals, "test", dataset="folder")
+    assert [row.value for row in result.rows] == pytest.approx([100 * 4 / 6, 100 * 3 / 6])
+    assert result.data == "animals"
+
+
+def test_labels_follow_the_names_in_the_checkpoint(saved, animals):
+    folder = saved(answering({1: 0, 2: 2}, num_classes=3, class_names=("cow", "ant", "bee")))
+    result = evaluate(folder, animals, "test", dataset="folder")
+    assert [row.value for row in result.rows] == pytest.approx([100 * 3 / 6, 100 * 5 / 6])  # cow, bee
+
+
+def test_other_classes_are_refused(saved, animals, cifar):
+    names = saved(answering({1: 0, 2: 1}, num_classes=3, class_names=("ant", "bee", "dog")), "names")
+    with pytest.raises(ValueError, match="missing dog; unexpected cow"):
+        evaluate(names, animals, "test", dataset="folder")
+    with pytest.raises(ValueError, match="this network was trained on ant, bee, dog"):
+        evaluate(names, cifar, "test", dataset="cifar10")
+    nameless = saved(answering({1: 0, 2: 1}, num_classes=4), "nameless")
+    with pytest.raises(ValueError, match="has 3 classes, this network 4"):
+        evaluate(nameless, animals, "test", dataset="folder")
+
+
+def test_a_run_is_measured_as_it_was_trained(saved, pictures):
+    folder = saved(brightening({1: 0, 2: 0.1}))
+    train_like(folder, recipes.override(recipes.get("r3-gray25"), ["sigma=7", "minival=1"]))
+    result = evaluate(folder, pictures, "minival")
+    assert (result.sigma, result.images) == (7, 1)
+    assert evaluate(folder, pictures, "train", sigma=3).sigma == 3
+
+
+def test_the_size_of_a_folders_images_is_that_of_training(saved, animals):
+    folder = saved(answering({1: 0, 2: 1}, num_classes=3, class_names=("ant", "bee", "cow")))
+    train_like(folder, recipes.override(recipes.get("r2-folder"), ["size=16", "workers=0"]))
+
+    def macs(**options):
+        return evaluate(folder, animals, "test", steps=[1], **options).rows[0].macs
+
+    at_16 = 16**2 * (108 + 288) + 4**2 * 4608 + 16 * 3
+    assert macs() == at_16
+    assert macs(size=32) == 4 * at_16 - 3 * 16 * 3
+
+
+def test_what_has_no_meaning_for_the_network_is_refused(saved, cifar, pictures):
+    classifier = saved(answering({1: 0, 2: 1}), "classifier")
+    denoiser = saved(brightening({1: 0, 2: 0.1}), "denoiser")
+    for options, reason in (
+        ({"sigma": 25}, "sigma=25 is the noise for a denoiser"),
+        ({"size": 16}, "size=16 is for a folder of images, not for cifar10"),
+        ({"dataset": "mnist"}, "dataset='mnist' is not known; choose one of cifar10, cifar100, folder, pictures"),
+        ({"dataset": "pictures"}, "a classifier; choose cifar10, cifar100 or folder"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            evaluate(classifier, cifar, "test", **options)
+    with pytest.raises(ValueError, match="a denoiser; choose pictures"):
+        evaluate(denoiser, cifar, "test", dataset="cifar10")
+    with pytest.raises(ValueError, match="sigma"):
+        evaluate(denoiser, pictures, "test", sigma=-1)
+    with pytest.raises(ValueError, match="this denoiser takes 3 channels"):
+        evaluate(saved(brightening({1: 0, 2: 0.1}, image_channels=3), "colour"), pictures, "test")
+
+
+def test_the_recipe_for_a_network_fits_its_kind(saved):
+    denoiser = brightening({1: 0, 2: 0.1})
+    assert recipe_for(saved(denoiser, "a"), denoiser).data == "pictures"
+    for classes, data in ((10, "cifar10"), (100, "cifar100")):
+        net = rc.r2(classes, steps=(1, 2), width=1 / 16)
+        assert recipe_for(saved(net, str(classes)), net).data == data
+
+
+@pytest.mark.parametrize("name", ["gpu", "cpu:0", "auto:1", "cuda:", "cuda:x", "cuda:-1", ""])
+def test_a_device_that_is_none(name):
+    with pytest.raises(ValueError, match="choose auto, cpu, cuda or cuda:N"):
+        choose_device(name)
+
+
+def test_devices(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("auto") == choose_device("cpu") == torch.device("cpu")
+    with pytest.raises(ValueError, match="PyTorch sees 0 CUDA devices"):
+        choose_device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device("auto") == choose_device("cuda") == torch.device("cuda")
+    assert choose_device("cuda:1") == torch.device("cuda:1")
+    assert choose_device("cpu") == torch.device("cpu")
+    with pytest.raises(ValueError, match="PyTorch sees 2 CUDA devices"):
+        choose_device("cuda:2")

@@ -1,0 +1,585 @@
+"""Run folders: what a crash, a full disk, Ctrl-C or a mistake leaves, and that --resume goes on as if nothing was."""
+
+import errno
+import functools
+import json
+import math
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from safetensors import SafetensorError
+
+from recurconv import checkpoint, runs, tasks, training
+from recurconv.divergence import TrainingError
+from recurconv.runs import RunFolder
+from recurconv.training import Trainer
+
+CONFIG = tiny.recipe()
+COMMAND = ("train", "r2-cifar10", "--data", "tiny", "--device", "cpu", "--quiet", *tiny.as_arguments(CONFIG))
+RESUME = ("train", "--data", "tiny", "--device", "cpu", "--quiet", "--resume")
+LEFT = {"recipe.json", "environment.json", "metrics.jsonl", "config.json", "model.safetensors", "trainer_state.pt"}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An uninterrupted run."""
+    return tiny.train(CONFIG, "tiny", tmp_path_factory.mktemp("whole") / "run").path
+
+
+def assert_resumes_to(whole, out):
+    """--resume ends with the weights, optimiser state and metrics of the uninterrupted run."""
+    tiny.train(CONFIG, "tiny", out, resume=True)
+    assert tiny.same(tiny.weights(out), tiny.weights(whole))
+    (a, b) = (RunFolder(path).load_state() for path in (out, whole))
+    assert a["optimizer"]["param_groups"] == b["optimizer"]["param_groups"]
+    for key, state in b["optimizer"]["state"].items():
+        assert tiny.same(a["optimizer"]["state"][key], state)
+    assert tiny.rows(out) == tiny.rows(whole)
+    assert {path.name for path in out.iterdir()} == LEFT
+
+
+# kill -9
+
+
+class KillAt:
+    """Kills its own process before an operation on a file of the run: the nth time that it opens it, say.
+
+    Files are written under another name first, beginning with a dot. What is half written then is cut in half, as a
+    disk may have it.
+    """
+
+    def __init__(self, folder, operation, file, nth):
+        self.folder, self.operation, self.file, self.left = folder, operation, file, nth
+
+    def __call__(self, event, arguments):
+        if event.removeprefix("os.") == self.operation and str(arguments[0]).startswith(str(self.folder)):
+            self.left -= Path(arguments[0]).name.removeprefix(".").startswith(self.file)
+            if self.left == 0:
+                for file in self.folder.glob(".*"):
+                    os.truncate(file, file.stat().st_size // 2)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train_until_killed(out, *moment):
+    training.SAVE_SECONDS = -1
+    sys.addaudithook(KillAt(out, *moment))
+    tiny.train(CONFIG, "tiny", out)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        ("rename", "environment.json", 1),
+        ("chmod", "trainer_state.pt", 1),  # the first is half written
+        ("chmod", "model.safetensors", 1),  # a state, half a network
+        ("rename", "config.json", 1),  # a state, weights, half a config
+        ("rename", "trainer_state.pt", 2),
+        ("open", "model.safetensors", 2),  # a new state, an old network
+        ("open", "metrics.jsonl", 1),  # trained to the epoch's end, the state is older
+        ("chmod", "trainer_state.pt", 3),  # the epoch's line is written, its state not
+        ("rename", "model.safetensors", 4),
+        ("open", "metrics.jsonl", 2),
+        ("rename", "model.safetensors", 6),  # the state says finished, the network is older
+    ],
+    ids=lambda moment: " ".join(map(str, moment)),
+)
+def test_after_kill_9_in_the_midst_of_writing_a_run_resumes_to_the_same_bits(moment, whole, tmp_path):
+    """A run that saves after every iteration, six times."""
+    process = tiny.start(train_until_killed, tmp_path / "run", *moment)
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert_resumes_to(whole, tmp_path / "run")
+
+
+def test_after_kill_9_before_there_is_a_recipe_a_run_starts_anew(whole, tmp_path):
+    process = tiny.start(train_until_killed, tmp_path / "run", "rename", "recipe.json", 1)
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert len(tiny.files(tmp_path / "run")) == 1
+    tiny.train(CONFIG, "tiny", tmp_path / "run")
+    assert_resumes_to(whole, tmp_path / "run")
+
+
+def train_and_kill_at(out, iteration, save_at):
+    """Save mid-epoch at one iteration, and die at a later one, between two updates."""
+    step, save = Trainer.step, Trainer.save
+
+    def stepping(self, inputs, targets):
+        if self.iteration == iteration:
+            os.kill(os.getpid(), signal.SIGKILL)
+        step(self, inputs, targets)
+        training.SAVE_SECONDS = -1 if self.iteration == save_at else 120
+
+    Trainer.step, Trainer.save = stepping, save
+    tiny.train(CONFIG, "tiny", out)
+
+
+@pytest.mark.parametrize(("iteration", "save_at", "saved"), [(1, None, None), (2, 1, 1), (3, 2, 3), (5, 4, 4), (5, None, 3)])
+def test_after_kill_9_between_updates_a_run_resumes_to_the_same_bits(iteration, save_at, saved, whole, tmp_path):
+    process = tiny.start(train_and_kill_at, tmp_path / "run", iteration, save_at)
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    state = RunFolder(tmp_path / "run").load_state()
+    assert (state and state["iteration"]) == saved
+    assert_resumes_to(whole, tmp_path / "run")
+
+
+def test_a_run_killed_twice_resumes_to_the_same_bits(whole, tmp_path):
+    out = tmp_path / "run"
+    for iteration in (2, 4):
+        process = tiny.start(resume_and_kill_at, out, iteration)
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL
+    assert_resumes_to(whole, out)
+    starts = json.loads((out / "environment.json").read_text())
+    assert [entry["iteration"] for entry in starts] == [0, 2, 4]
+
+
+def resume_and_kill_at(out, iteration):
+    training.SAVE_SECONDS = -1
+    step = Trainer.step
+
+    def stepping(self, inputs, targets):
+        if self.iteration == iteration:
+            os.kill(os.getpid(), signal.SIGKILL)
+        step(self, inputs, targets)
+
+    Trainer.step = stepping
+    tiny.train(CONFIG, "tiny", out, resume=out.exists())
+
+
+def test_other_denoising_and_adam_runs_resume_as_well(tmp_path):
+    pictures = tiny.gray_pictures(tmp_path / "pictures")
+    config = tiny.denoising("sampling=sandwich", "decay=cosine")
+    whole = tiny.train(config, pictures, tmp_path / "whole").path
+    process = tiny.start(adam_killed, config, pictures, tmp_path / "run")
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    tiny.train(config, pictures, tmp_path / "run", resume=True)
+    assert tiny.same(tiny.weights(tmp_path / "run"), tiny.weights(whole))
+    assert tiny.rows(tmp_path / "run") == tiny.rows(whole)
+
+
+def adam_killed(config, pictures, out):
+    training.SAVE_SECONDS = -1
+    save = Trainer.save
+
+    def saving(self):
+        save(self)
+        if self.iteration == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Trainer.save = saving
+    tiny.train(config, pictures, out)
+
+
+# Ctrl-C
+
+
+def slow_down(seconds=0.3):
+    """Make each iteration last, so that a signal can meet it."""
+    step = Trainer.step
+
+    def stepping(self, inputs, targets):
+        step(self, inputs, targets)
+        time.sleep(seconds)
+
+    Trainer.step = stepping
+
+
+def wait_for(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.02)
+
+
+def test_ctrl_c_saves_and_exits_with_130(tmp_path):
+    """Through ``python -m recurconv`` itself."""
+    photos, out = tiny.picture_folder(tmp_path / "photos"), tmp_path / "run"
+    config = tiny.recipe("size=10", "workers=0", "epochs=500", "minival=1", name="r2-folder")
+    command = ["train", config.name, "--data", photos, "--out", out, *tiny.as_arguments(config), "--quiet"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "recurconv", *map(str, command)], stderr=subprocess.PIPE, text=True
+    )
+    wait_for(lambda: (out / "metrics.jsonl").exists() or process.poll() is not None)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    done = RunFolder(out).load_state()["iteration"]
+    assert said.splitlines()[-1] == (
+        f"recurconv: stopped at iteration {done} of {500 * 4}; {out} is saved, go on with it by --resume"
+    )
+    tiny.weights(out)
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_after_ctrl_c_a_run_resumes_to_the_same_bits(after, whole, tmp_path):
+    """In the midst of an epoch and at its end, whose line in metrics.jsonl must not get lost."""
+    command = tiny.Command(*COMMAND, "--out", tmp_path / "run", prepare=functools.partial(interrupt_after, after))
+    status, said = command.wait()
+    assert status == 130, said
+    assert f"stopped at iteration {after} of 6" in said
+    assert RunFolder(tmp_path / "run").load_state()["iteration"] == after
+    assert_resumes_to(whole, tmp_path / "run")
+
+
+def interrupt_after(iteration):
+    step = Trainer.step
+
+    def stepping(self, inputs, targets):
+        step(self, inputs, targets)
+        if self.iteration == iteration:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    Trainer.step = stepping
+
+
+def interrupt_twice():
+    step = Trainer.step
+
+    def stepping(self, inputs, targets):
+        step(self, inputs, targets)
+        if self.iteration == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(30)
+
+    Trainer.step = stepping
+
+
+def test_a_second_ctrl_c_stops_at_once_without_saving(whole, tmp_path):
+    command = tiny.Command(*COMMAND, "--out", tmp_path / "run", prepare=interrupt_twice)
+    status, said = command.wait(25)
+    assert status == 130, said
+    assert "Traceback" not in said
+    assert RunFolder(tmp_path / "run").load_state()["iteration"] == 3
+    assert_resumes_to(whole, tmp_path / "run")
+
+
+def test_ctrl_c_in_the_last_iteration_ends_a_run_as_ever(whole, tmp_path):
+    command = tiny.Command(*COMMAND, "--out", tmp_path / "run", prepare=functools.partial(interrupt_after, 6))
+    assert command.wait()[0] == 0
+    assert tiny.same(tiny.weights(tmp_path / "run"), tiny.weights(whole))
+
+
+# Resume of what is finished, or something else
+
+
+def test_resuming_a_finished_run_says_so_and_changes_nothing(whole):
+    before = tiny.files(whole)
+    status, said = tiny.Command(*RESUME, "--out", whole).wait()
+    assert (status, said.strip()) == (0, f"{whole} is finished: all its 6 iterations are done")
+    assert tiny.files(whole) == before
+
+
+def copy_of(whole, tmp_path):
+    out = tmp_path / "copy"
+    out.mkdir()
+    for path, content in tiny.files(whole).items():
+        (out / path.name).write_bytes(content)
+    return out
+
+
+@pytest.mark.parametrize("damage", ["model.safetensors", "config.json"])
+def test_a_finished_run_whose_network_was_not_written_any_more_gets_it(damage, whole, tmp_path):
+    out = copy_of(whole, tmp_path)
+    (out / damage).unlink()
+    assert_resumes_to(whole, out)
+
+
+def one_line(command, status=2):
+    got, said = command.wait()
+    assert got == status, said
+    lines = said.strip().splitlines()
+    assert len(lines) == 1, said
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        ("other", 'was started on other data, "tiny"; this is "other"; give the data that it was started with'),
+        ("missing", "no such file or folder"),
+    ],
+)
+def test_resuming_with_other_data_is_refused(data, complaint, whole):
+    before = tiny.files(whole)
+    assert complaint in one_line(tiny.Command(*(data if a == "tiny" else a for a in RESUME), "--out", whole))
+    assert tiny.files(whole) == before
+
+
+def test_resuming_with_data_of_another_size_is_refused_even_if_its_condition_is_not_known(whole, tmp_path):
+    out = copy_of(whole, tmp_path)
+    state = RunFolder(out).load_state()
+    del state["condition"], state["recipe"], state["epoch_loss"]  # as runs of the first version have it
+    torch.save(state, out / "trainer_state.pt")
+    with pytest.raises(ValueError, match="was started for 6 iterations, with this data it would be 4; give the data"):
+        tiny.train(CONFIG, "short", out, resume=True)
+    assert_resumes_to(whole, out)
+
+
+def test_resuming_with_another_recipe_is_refused(whole, tmp_path):
+    with pytest.raises(ValueError, match=r"was started with another recipe: epochs=2, rate=0.05; go on with that"):
+        tiny.train(tiny.recipe("rate=0.1", "epochs=3"), "tiny", whole, resume=True)
+    line = one_line(tiny.Command(*RESUME, "--out", whole, "--set", "rate=0.1"))
+    assert "--set" in line
+    out = copy_of(whole, tmp_path)
+    recipe = json.loads((out / "recipe.json").read_text())
+    (out / "recipe.json").write_text(json.dumps({**recipe, "optimizer": "adam"}))
+    assert "was started with another recipe: optimizer='sgd'" in one_line(tiny.Command(*RESUME, "--out", out))
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "complaint"),
+    [
+        ("trainer_state.pt", b"PK", "trainer_state.pt cannot be read"),
+        ("trainer_state.pt", b"", "trainer_state.pt cannot be read"),
+        ("recipe.json", b"{", "recipe.json is not a recipe of this version"),
+        ("recipe.json", b'{"name": "x"}', "recipe.json is not a recipe of this version"),
+        ("recipe.json", b"[]", "recipe.json is not a recipe of this version"),
+    ],
+)
+def test_resuming_a_damaged_run_is_one_line(file, content, complaint, whole, tmp_path):
+    out = copy_of(whole, tmp_path)
+    (out / file).write_bytes(content)
+    before = tiny.files(out)
+    with pytest.raises(ValueError, match=complaint) as error:
+        tiny.train(RunFolder.open(out).recipe(), "tiny", out, resume=True)
+    assert "\n" not in str(error.value)
+    assert tiny.files(out) == before
+
+
+def test_resuming_what_is_no_run(tmp_path):
+    assert "is no run folder: it has no recipe.json" in one_line(tiny.Command(*RESUME, "--out", tmp_path))
+
+
+# What must not be overwritten, and what must not stay
+
+
+def test_an_existing_run_is_refused_and_not_touched(whole, tmp_path):
+    before = tiny.files(whole)
+    line = one_line(tiny.Command(*COMMAND, "--out", whole))
+    assert line == f"recurconv: {whole} holds a run; go on with it by --resume, or choose another folder"
+    assert tiny.files(whole) == before
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(FileExistsError, match="is not an empty folder; choose another"):
+        tiny.train(CONFIG, "tiny", tmp_path)
+    with pytest.raises(FileExistsError, match="is not an empty folder; choose another"):
+        tiny.train(CONFIG, "tiny", tmp_path / "thesis.tex")
+    assert tiny.files(tmp_path) == {tmp_path / "thesis.tex": b"mine"}
+
+
+def test_an_empty_folder_is_taken(tmp_path):
+    tiny.train(tiny.recipe("epochs=1"), "tiny", tmp_path)
+    tiny.weights(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "options", "complaint"),
+    [
+        ("missing", [], {}, "no such file"),
+        ("tiny", ["batch_size=16"], {}, "batch_size=16 does not fit tiny; choose 1 to 12"),
+        ("tiny", ["crop=9"], {}, r"crop=9 is larger than the images \(8x8\)"),
+        ("tiny", [], {"device": "tpu"}, "device='tpu' is not known; choose auto, cpu, cuda or cuda:N"),
+        ("tiny", [], {"device": "cpu:1"}, "device='cpu:1' is not known"),
+        ("tiny", [], {"device": "cuda:x"}, "device='cuda:x' is not known"),
+    ],
+)
+def test_a_start_that_fails_leaves_no_folder(data, settings, options, complaint, tmp_path, monkeypatch):
+    monkeypatch.setattr(tiny, "image_arrays", functools.partial(tiny.image_arrays))
+    if settings == ["batch_size=16"]:
+        data = "few"
+        monkeypatch.setattr(tasks, "load_cifar", lambda *_, **__: tiny.image_arrays(12))
+    else:
+        monkeypatch.setattr(tasks, "load_cifar", tiny.load_tiny)
+    with pytest.raises((ValueError, OSError), match=complaint):
+        training.train(
+            tiny.recipe(*settings), Path(data), tmp_path / "a" / "run", quiet=True, **{"device": "cpu", **options}
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_images_that_are_too_small_for_the_network_leave_no_folder(tmp_path):
+    photos = tiny.picture_folder(tmp_path / "photos", count=3)
+    config = tiny.recipe("size=4", "batch_size=2", "workers=0", "minival=1", name="r2-folder")
+    with pytest.raises(ValueError, match="images are 4 x 4 pixels; the smallest this network takes is 8 x 8"):
+        tiny.train(config, photos, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(tmp_path):
+    with pytest.raises(ValueError, match="device='cuda': PyTorch sees no CUDA device here; choose cpu"):
+        training.train(CONFIG, Path("tiny"), tmp_path / "run", device="cuda")
+
+
+def test_a_gpu_number_that_is_not_there(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ValueError, match=r"device='cuda:2': cuda:2 on a machine with 2 CUDA device"):
+        training.train(CONFIG, Path("tiny"), tmp_path / "run", device="cuda:2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="torchrun started 2 processes here; give cuda"):
+        training.train(CONFIG, Path("tiny"), tmp_path / "run", device="cuda:1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    with pytest.raises(ValueError, match=r"3 processes on a machine with 2 CUDA device"):
+        training.train(CONFIG, Path("tiny"), tmp_path / "run", device="cuda")
+
+
+# NaN and Inf
+
+
+def test_an_absurd_rate_stops_the_run_and_saves_nothing_broken(tmp_path):
+    config = tiny.recipe("rate=1e30", "clip=0", "warmup=0", "epochs=20")
+    arguments = ("train", "r2-cifar10", "--data", "tiny", "--device", "cpu", "--quiet", *tiny.as_arguments(config))
+    line = one_line(tiny.Command(*arguments, "--out", tmp_path / "run"), status=1)
+    assert "at iteration" in line or "after iteration" in line
+    assert "lower rate (it was 1e+30)" in line
+    assert "clip (it was 0.0; 0 is off)" in line
+    assert "more warmup (it was 0.0)" in line
+    if (tmp_path / "run" / "model.safetensors").exists():
+        assert all(tensor.isfinite().all() for tensor in tiny.weights(tmp_path / "run").values())
+
+
+@pytest.mark.parametrize(
+    ("what", "complaint"),
+    [
+        ("loss", r"the loss is nan at iteration 5, steps=\d; "),
+        ("gradient", r"the gradient's norm is inf at iteration 5, steps=\d; "),
+        ("weights", r"head.linear.bias is no longer finite after iteration 6; "),
+        ("statistics", r"cell1.bank.row2_step0.0.running_var is no longer finite after iteration 6; "),
+    ],
+)
+def test_the_last_good_checkpoint_stays_when_numbers_break(what, complaint, tmp_path, monkeypatch):
+    at = 4 if what in ("loss", "gradient") else 5
+    step, kept = Trainer.step, {}
+
+    def breaking(self, inputs, targets):
+        if self.iteration == at:
+            kept.update(tiny.files(tmp_path / "run"))
+            if what == "loss":
+                inputs = inputs * math.nan
+            if what == "gradient":
+                self.network.head.linear.bias.register_hook(lambda gradient: gradient * math.inf)
+        step(self, inputs, targets)
+        if self.iteration == 6 and what == "weights":
+            with torch.no_grad():
+                self.network.head.linear.bias[1] = math.inf
+        if self.iteration == 6 and what == "statistics":
+            self.network.cell1.bank[2, 0][0].running_var[0] = math.nan
+
+    monkeypatch.setattr(Trainer, "step", breaking)
+    with pytest.raises(TrainingError, match=complaint) as error:
+        tiny.train(CONFIG, "tiny", tmp_path / "run")
+    assert error.value.exit_status == 1
+    assert tiny.files(tmp_path / "run") == kept
+    assert RunFolder(tmp_path / "run").load_state()["iteration"] == 3
+
+
+# A full disk
+
+
+def write_half(path, content):
+    """What ``write_bytes`` does on a disk that gets full."""
+    with path.open("wb") as file:
+        file.write(bytes(content)[: len(content) // 2])
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def save_half(tensors, path, metadata):
+    """What safetensors does then."""
+    Path(path).write_bytes(b"half")
+    raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+
+@pytest.mark.parametrize("file", ["trainer_state.pt", "model.safetensors"])
+def test_when_the_disk_is_full_the_last_good_checkpoint_stays(file, whole, tmp_path, monkeypatch):
+    out, save = tmp_path / "run", RunFolder.save
+    good = {}
+
+    def saving(self, state, network):
+        if state["iteration"] == 6:
+            good.update(tiny.weights(out))
+            if file == "trainer_state.pt":
+                monkeypatch.setattr(Path, "write_bytes", write_half)
+            else:
+                monkeypatch.setattr(checkpoint, "save_file", save_half)
+        save(self, state, network)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save", saving)
+        with pytest.raises(OSError, match="No space left on device") as error:
+            tiny.train(CONFIG, "tiny", out)
+        monkeypatch.undo()
+    assert str(error.value).startswith(f"{out} cannot be saved (")
+    assert str(error.value).endswith("; what was saved before is kept")
+    assert "\n" not in str(error.value)
+    assert {path.name for path in out.iterdir()} == LEFT
+    assert tiny.same(tiny.rc_load(out), good)
+    assert_resumes_to(whole, out)
+
+
+def limit_files():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+
+
+def test_a_disk_that_takes_no_more_is_one_line(tmp_path):
+    command = tiny.Command(*COMMAND, "--out", tmp_path / "run", prepare=limit_files)
+    status, said = command.wait()
+    assert status == 2
+    assert "Traceback" not in said
+    assert "cannot be saved ([Errno 27] File too large" in said.splitlines()[-1]
+    assert {path.name for path in (tmp_path / "run").iterdir()} == LEFT - {
+        *("trainer_state.pt", "model.safetensors", "config.json")
+    }
+
+
+# Small parts
+
+
+def test_a_last_line_that_a_crash_cut_off_is_left_out(whole, tmp_path):
+    out = copy_of(whole, tmp_path)
+    state = RunFolder(out).load_state()
+    network = tiny.trainer(CONFIG).network
+    network.load_state_dict(state["network"])
+    with (out / "metrics.jsonl").open("a") as file:
+        file.write('{"iteration": 9, "epo')
+    run = RunFolder(out)
+    assert [row["iteration"] for row in run.metrics()] == [3, 6]
+    run.rewind(6, network)
+    assert tiny.files(out)[out / "metrics.jsonl"] == tiny.files(whole)[whole / "metrics.jsonl"]
+    run.rewind(3, network)
+    assert [row["iteration"] for row in run.metrics()] == [3]
+
+
+def test_the_commit_is_that_of_this_package_alone(tmp_path, monkeypatch):
+    """Not that of a repository around an environment into which it was installed."""
+
+    def git(*arguments):
+        settings = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", "-C", str(tmp_path), *settings, *arguments], check=True, capture_output=True)
+
+    git("init")
+    (tmp_path / "own.py").write_text("")
+    git("add", "own.py")
+    git("commit", "-m", "one")
+    installed = tmp_path / ".venv" / "recurconv"
+    installed.mkdir(parents=True)
+    (installed / "runs.py").write_text("")
+    monkeypatch.setattr(runs, "__file__", str(installed / "runs.py"))
+    assert runs.environment()["commit"] is None
+    monkeypatch.setattr(runs, "__file__", str(tmp_path / "own.py"))
+    clean = runs.environment()["commit"]
+    assert len(clean) == 12
+    (tmp_path / "own.py").write_text("changed")
+    assert runs.environment()["commit"] == f"{clean}-dirty"
