@@ -1,8 +1,9 @@
 """Put a finished run's network into the package, with its provenance.
 
-    python scripts/ship.py RUN NAME RESULT.json
+    python scripts/ship.py RUN NAME DATA
 
-RESULT.json is what ``recurconv evaluate RUN ... --json`` printed. Writes src/recurconv/weights/NAME.
+Writes src/recurconv/weights/NAME, and what it reaches on the test split of DATA as results/NAME.json, which
+``recurconv evaluate NAME --data DATA --split test --json`` gives again.
 """
 
 import json
@@ -11,28 +12,29 @@ import sys
 from pathlib import Path
 
 from recurconv import checkpoint
+from recurconv.evaluation import evaluate
 from recurconv.runs import RunFolder
 
-WEIGHTS = Path(__file__).parent.parent / "src" / "recurconv" / "weights"
+ROOT = Path(__file__).parent.parent
 
 
-def ship(run: RunFolder, name: str, result: Path) -> None:
+def ship(run: RunFolder, name: str, data: Path) -> None:
     """Copy the network and the recipe of ``run``, and note where they come from and what they reach."""
     state = run.load_state()
     if state is None or state["iteration"] < state["iterations"]:
         raise SystemExit(f"ship: {run.path} is not finished")
-    evaluation = json.loads(result.read_text(encoding="utf-8"))
-    environments = json.loads(run.environment_file.read_text(encoding="utf-8"))
-    folder = WEIGHTS / name
+    folder = ROOT / "src" / "recurconv" / "weights" / name
     folder.mkdir(parents=True, exist_ok=True)
     for file in (checkpoint.CONFIG, checkpoint.WEIGHTS, run.recipe_file.name):
         shutil.copyfile(run.path / file, folder / file)
+    result = json.loads(evaluate(name, data, "test").as_json())
+    checkpoint.write_json(ROOT / "results" / f"{name}.json", result)
     provenance = {
         "recipe": run.recipe().name,
         "iterations": state["iterations"],
         "training_seconds": round(state["seconds"]),
-        "trained": environments,
-        "result": {key: value for key, value in evaluation.items() if key != "model"},
+        "trained": json.loads(run.environment_file.read_text(encoding="utf-8")),
+        "result": {key: value for key, value in result.items() if key != "model"},
     }
     checkpoint.write_json(folder / "provenance.json", provenance)
 

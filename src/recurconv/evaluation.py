@@ -1,7 +1,6 @@
 """Evaluation: a checkpoint on a split of the data, at every setting."""
 
 import dataclasses
-import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -240,11 +239,19 @@ def _not_finite(values: dict[int, torch.Tensor]) -> list[str]:
 
 
 def _dead_settings(outputs: dict[int, torch.Tensor]) -> list[str]:
-    """A sentence for each two settings that agree on every image: the dial may be dead there."""
+    """A sentence for each group of settings that agree on every image: the dial may be dead there."""
+    groups: list[list[int]] = []
+    for count, own in outputs.items():
+        alike = next((group for group in groups if torch.equal(outputs[group[0]], own)), None)
+        if alike is None:
+            groups.append([count])
+        else:
+            alike.append(count)
     return [
-        f"steps={a} and steps={b} give the same on all {len(outputs[a])} images: the dial may be dead"
-        for a, b in itertools.combinations(outputs, 2)
-        if torch.equal(outputs[a], outputs[b])
+        f"steps={', '.join(map(str, group[:-1]))} and {group[-1]} give the same on all {len(outputs[group[0]]):,} "
+        "images: the dial may be dead, or the images too few to tell"
+        for group in groups
+        if len(group) > 1
     ]
 
 
