@@ -7,14 +7,13 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
-import tiny
 import torch
 import torch.distributed as dist
 from torch import nn
 
+import tiny
 from recurconv import cli, tasks, training
 from recurconv.distributed import CrossRankBatchNorm2d, on_all_ranks, on_any_rank
 from recurconv.objectives import draw_plan

@@ -115,11 +115,14 @@ def test_nan_is_told(saved, pictures):
 
 
 def test_a_dead_dial_is_told_of_just_the_settings_that_agree(saved, cifar, pictures):
+    dead = "images: the dial may be dead, or the images too few to tell"
     result = evaluate(saved(answering({1: 4, 2: 1, 3: 4}, class_names=CIFAR10)), cifar, "test")
-    assert result.notes == ("steps=1 and steps=3 give the same on all 8 images: the dial may be dead",)
+    assert result.notes == (f"steps=1 and 3 give the same on all 8 {dead}",)
+    result = evaluate(saved(answering({1: 4, 2: 4, 3: 4}, class_names=CIFAR10), "all"), cifar, "test")
+    assert result.notes == (f"steps=1, 2 and 3 give the same on all 8 {dead}",)
     (pictures / "white.png").unlink()
     result = evaluate(saved(brightening({1: 0.1, 2: 0.2, 4: 0.2}), "denoiser"), pictures, "test", sigma=5)
-    assert result.notes == ("steps=2 and steps=4 give the same on all 2 images: the dial may be dead",)
+    assert result.notes == (f"steps=2 and 4 give the same on all 2 {dead}",)
 
 
 def test_two_settings_with_the_same_error_but_other_predictions_are_no_dead_dial(saved, cifar):

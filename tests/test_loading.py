@@ -174,7 +174,7 @@ def test_what_the_hub_does_not_give_is_one_clear_line(weights, offline):
         rc.load("someone/..else")
 
 
-def test_from_the_hub_come_the_two_files_of_one_revision(folder, monkeypatch):
+def test_from_the_hub_come_the_files_of_one_revision(folder, monkeypatch):
     asked = []
 
     def snapshot_download(repository, allow_patterns):
@@ -183,4 +183,4 @@ def test_from_the_hub_come_the_two_files_of_one_revision(folder, monkeypatch):
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     assert rc.load("someone/net").dial == (1, 2)
-    assert asked == [("someone/net", ["config.json", "model.safetensors"])]
+    assert asked == [("someone/net", ["config.json", "model.safetensors", "recipe.json"])]

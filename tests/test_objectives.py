@@ -6,10 +6,10 @@ import itertools
 from collections import Counter
 
 import pytest
-import tiny
 import torch
 import torch.nn.functional as F
 
+import tiny
 from recurconv import recipes
 from recurconv.objectives import Term, accumulate_gradients, draw_plan
 

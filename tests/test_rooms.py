@@ -14,6 +14,7 @@ PACKAGE = Path(recurconv.__file__).parent
 # A room is a file or a folder of the package. Each may import from those before it, and from nothing after it.
 ROOMS = [
     "_version",
+    "usage",
     "norms",
     "cell",
     "checkpoint",

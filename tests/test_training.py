@@ -1,26 +1,27 @@
 """The loop: against one written by hand, law 3, the schedule, and what a run says and leaves."""
 
+import concurrent.futures
 import copy
-import dataclasses
 import io
 import json
 import math
+import signal
 
 import pytest
-import tiny
 import torch
 import torch.nn.functional as F
 from rich.console import Console
 
 import recurconv as rc
-from recurconv import progress, recipes, tasks, training
+import tiny
+from recurconv import progress
 from recurconv.distributed import make_fabric
 from recurconv.objectives import draw_plan
-from recurconv.optimisation import make_optimizer, rate_factor
+from recurconv.optimisation import rate_factor, restore_optimizer
 from recurconv.training import Trainer
 
-# The narrowest R_4 to train on a CPU: below 8 or 16 channels, as it has AVX2 or AVX-512, oneDNN (PyTorch 2.14) writes past
-# the end of the weight gradient of its 1x1 convolutions of stride 2 in channels_last.
+# The narrowest R_4 to train on a CPU: below 8 channels with AVX2, maybe 16 with AVX-512, oneDNN (PyTorch 2.14) writes
+# past the end of the weight gradient of the 1x1 convolutions of stride 2 in channels_last, and corrupts memory.
 NARROW = 0.25
 
 
@@ -168,15 +169,19 @@ def test_an_iteration_changes_the_groups_of_its_row_below_its_step_and_no_others
     assert len(seen) >= 3  # groups were left alone after iterations in which they had momentum
 
 
-@pytest.mark.parametrize(("norm", "groups"), [("independent", 3), ("shared", 1), ("none", 0)])
+@pytest.mark.parametrize(
+    ("norm", "groups"), [("independent", {2: ["step0", "step1"], 3: ["step0", "step1", "step2"]}), ("shared", None)]
+)
 def test_other_norm_usages_change_what_they_share(norm, groups):
-    trainer = tiny.trainer(tiny.recipe(f"norm={norm}", "steps=2,3", "probabilities="), choices=False)
-    before = tiny.snapshot(trainer.network)
-    two = next(steps for steps in run(trainer, 6) if (trainer.network.zero_grad() or steps) == 2)
-    assert two == 2
-    after, bank = trainer.network.state_dict(), [name for name in before if ".bank." in name]
-    assert len({name.split(".")[2] for name in bank}) == groups
-    assert any(not after[name].equal(before[name]) for name in bank) == bool(groups)
+    trainer = tiny.trainer(tiny.recipe(f"norm={norm}", "steps=2,3", "probabilities=", "epochs=4"), choices=False)
+    before, seen = tiny.snapshot(trainer.network), set()
+    for steps in run(trainer, 8):
+        seen.add(steps)
+        now = trainer.network.state_dict()
+        changed = {name.split(".")[2] for name in now if ".bank." in name and not now[name].equal(before[name])}
+        assert changed == set(groups[steps] if groups else ["shared"])
+        before = tiny.snapshot(trainer.network)
+    assert seen == {2, 3}
 
 
 # The update's parts
@@ -217,6 +222,29 @@ def test_the_fused_optimiser_takes_groups_that_come_late(optimizer):
     assert len({*run(fused, 6)}) > 1
     for name, tensor in plain.network.state_dict().items():
         torch.testing.assert_close(fused.network.state_dict()[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("fused", [False, True], ids=["onto a CPU", "onto a GPU"])
+def test_an_optimiser_state_goes_from_one_device_to_another(optimizer, fused):
+    """Where the other one fuses its updates; and from runs that made momentum buffers only when they were needed."""
+    config = tiny.recipe(f"optimizer={optimizer}", "rate=0.01")
+    before, after, undisturbed = (tiny.trainer(config, choices=False) for _ in range(3))
+    for group in before.optimizer.param_groups:
+        group["fused"] = not fused
+    for group in after.optimizer.param_groups:
+        group["fused"] = fused
+    assert list(run(before, 3))
+    state = before.optimizer.state_dict()
+    state["state"] = {k: v for k, v in state["state"].items() if any(value.any() for value in v.values())}
+    after.network.load_state_dict(before.network.state_dict())
+    restore_optimizer(after.optimizer, state)
+    assert {group["fused"] for group in after.optimizer.param_groups} == {fused}
+    after.iteration = 3
+    assert list(run(after, 3))
+    assert len({*run(undisturbed, 6)}) > 1
+    for name, tensor in undisturbed.network.state_dict().items():
+        torch.testing.assert_close(after.network.state_dict()[name], tensor, rtol=1e-4, atol=1e-5)
 
 
 def test_bf16_runs_where_asked_for_and_is_not_chosen_without_hardware(monkeypatch):
@@ -281,9 +309,13 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_iterations(tmp_path):
 
 @pytest.mark.parametrize("minival", [0, 9])
 def test_without_held_out_images_a_run_trains_on_all(minival, tmp_path, monkeypatch):
-    opened = []
-    load = tiny.load_tiny
-    monkeypatch.setattr(tiny, "load_tiny", lambda path, kind, split, **how: opened.append(split) or load(path, kind, split, **how))
+    opened, load = [], tiny.load_tiny
+
+    def loading(path, kind, split, **how):
+        opened.append(split)
+        return load(path, kind, split, **how)
+
+    monkeypatch.setattr(tiny, "load_tiny", loading)
     tiny.train(tiny.recipe(f"minival={minival}", "epochs=1"), "tiny", tmp_path / "run")
     assert opened == (["train", "minival"] if minival else ["trainval"])
     assert ("held_out error (%)" in tiny.rows(tmp_path / "run")[0]) == bool(minival)
@@ -319,7 +351,8 @@ def test_a_folder_of_images_keeps_its_class_names(tmp_path):
 
 
 def test_the_deeply_supervised_network_trains_all_its_classifiers(tmp_path):
-    config = tiny.recipe(f"width={NARROW}", "data=cifar10", "epochs=4", "rate=0.1", name="deeply-supervised-s4-cifar100")
+    settings = [f"width={NARROW}", "data=cifar10", "epochs=4", "rate=0.1"]
+    config = tiny.recipe(*settings, name="deeply-supervised-s4-cifar100")
     tiny.train(config, "tiny", tmp_path / "run")
     rows = tiny.rows(tmp_path / "run")
     assert set(rows[-1]["held_out error (%)"]) == {"2", "3", "4"}
@@ -378,3 +411,18 @@ def test_tensorboard_that_is_not_installed_is_said_before_anything_is_written(tm
     with pytest.raises(ValueError, match=r"pip install 'recurconv\[tensorboard\]'"):
         tiny.train(tiny.recipe(), "tiny", tmp_path / "run", tensorboard=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_in_a_thread_of_a_program(tmp_path):
+    """Python lets only the main thread handle Ctrl-C; training elsewhere leaves it alone."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        before = signal.getsignal(signal.SIGINT)
+        pool.submit(tiny.train, tiny.recipe("epochs=1"), "tiny", tmp_path / "run").result()
+    assert signal.getsignal(signal.SIGINT) is before
+    assert len(tiny.rows(tmp_path / "run")) == 1
+
+
+def test_ctrl_c_is_what_it_was_after_a_run(tmp_path):
+    handler = signal.getsignal(signal.SIGINT)
+    tiny.train(tiny.recipe("epochs=1"), "tiny", tmp_path / "run")
+    assert signal.getsignal(signal.SIGINT) is handler

@@ -1,4 +1,4 @@
-"""What the tests of training share: data sets and recipes that train in a moment, and runs in processes of their own."""
+"""What the tests of training share: data sets and recipes that train in a moment, runs in processes of their own."""
 
 import json
 import multiprocessing
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+import recurconv as rc
 from recurconv import cli, recipes, tasks, training
 from recurconv.data import ImageArrays
 from recurconv.distributed import make_fabric
@@ -120,13 +121,26 @@ def weights(folder):
 
 
 def rc_load(folder):
-    import recurconv as rc
-
     return dict(rc.load(Path(folder)).state_dict())
 
 
 def same(a, b):
     return a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a)
+
+
+LEFT = {"recipe.json", "environment.json", "metrics.jsonl", "config.json", "model.safetensors", "trainer_state.pt"}
+
+
+def assert_same_run(out, whole):
+    """Weights, optimiser state and metrics of two runs are the same bit for bit, and nothing else lies there."""
+    assert same(weights(out), weights(whole))
+    (a, b) = (RunFolder(path).load_state()["optimizer"] for path in (out, whole))
+    assert a["param_groups"] == b["param_groups"]
+    assert a["state"].keys() == b["state"].keys()
+    for key, state in b["state"].items():
+        assert same(a["state"][key], state)
+    assert rows(out) == rows(whole)
+    assert {path.name for path in out.iterdir()} == LEFT
 
 
 def files(folder):
@@ -197,6 +211,4 @@ def train(config, data, out, **options):
 
 def rc_untrained(config):
     """A network of a tiny recipe, made by its builder."""
-    import recurconv as rc
-
     return rc.r2(num_classes=3, steps=config.steps, norm=config.norm, width=config.width)

@@ -6,7 +6,8 @@ from numbers import Integral
 import torch
 from torch import nn
 
-from recurconv.norms import NormBank, NormGroup, NormUsage, check_norm, norm_layers
+from recurconv.norms import NormBank, NormGroup, check_norm, norm_layers
+from recurconv.usage import NormUsage
 
 
 def as_dial(steps: int | Sequence[int]) -> tuple[int, ...]:

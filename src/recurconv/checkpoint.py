@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from recurconv._version import __version__
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG, WEIGHTS, RECIPE = "config.json", "model.safetensors", "recipe.json"
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 
 import torch
 
-from recurconv import costs, loading, recipes
+from recurconv import checkpoint, costs, loading, recipes
 from recurconv.network import Network
 from recurconv.networks import Denoiser
 from recurconv.recipes import Recipe
@@ -89,7 +89,7 @@ def stored_recipe(source: str | Path) -> Recipe | None:
     Raises:
         ValueError: the file is broken.
     """
-    file = loading.find(source) / "recipe.json"
+    file = loading.find(source) / checkpoint.RECIPE
     return recipes.read(file) if file.is_file() else None
 
 

@@ -64,13 +64,15 @@ def find(source: str | Path) -> Path:
 
 
 def _download(repository: str) -> Path:
-    """Both files from the Hub, of one revision; from its cache where there is no network."""
+    """The files from the Hub, of one revision; from its cache where there is no network."""
     from huggingface_hub import snapshot_download  # here, because it takes a while and few calls need it
     from huggingface_hub.errors import HFValidationError
 
     nowhere = f"{repository} is neither a folder nor shipped weights ({', '.join(shipped())})"
     try:
-        folder = snapshot_download(repository, allow_patterns=[checkpoint.CONFIG, checkpoint.WEIGHTS])
+        folder = snapshot_download(
+            repository, allow_patterns=[checkpoint.CONFIG, checkpoint.WEIGHTS, checkpoint.RECIPE]
+        )
     except (OSError, HFValidationError) as error:  # of the Hub's errors, those that a name or a network causes
         reason = str(error).strip().split("\n")[0]
         raise FileNotFoundError(f"{nowhere}, and the Hugging Face Hub does not give it: {reason}") from None

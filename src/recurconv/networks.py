@@ -14,7 +14,8 @@ from typing_extensions import Unpack
 
 from recurconv.cell import RecurrentCell, StandardCell, as_dial, default_norm
 from recurconv.network import Cell, Network, Options, builder
-from recurconv.norms import NormBank, NormUsage, norm_layers
+from recurconv.norms import NormBank, norm_layers
+from recurconv.usage import NormUsage
 
 
 class ResidualBody(nn.Module):

@@ -6,11 +6,11 @@ groups, addressed by the step and by the step count of the upstream cell.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 from torch import nn
 
-NormUsage = Literal["none", "shared", "independent", "double"]
+from recurconv.usage import NormUsage
 
 
 class NormGroup(nn.ModuleList):

@@ -1,6 +1,8 @@
 """The update: parameter groups, and the rate over a run (section 3.3 of the paper)."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -30,12 +32,28 @@ def make_optimizer(recipe: Recipe, network: Network) -> torch.optim.Optimizer:
     sgd = torch.optim.SGD(
         groups, momentum=recipe.momentum, nesterov=nesterov, weight_decay=recipe.weight_decay, fused=fused
     )
-    if recipe.momentum > 0:
-        # PyTorch makes a buffer at a parameter's first gradient, and its fused SGD fails where only some have one, as
-        # here, where a norm group may wait for its first iteration. A buffer of zeros comes to the same.
-        for parameter in network.parameters():
-            sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    _fill_momentum(sgd)
     return sgd
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Take up a state that ``state_dict`` gave, from this or another kind of device."""
+    pairs = zip(state["param_groups"], optimizer.param_groups, strict=True)
+    groups = [{**then, "fused": now["fused"]} for then, now in pairs]
+    optimizer.load_state_dict({**state, "param_groups": groups})
+    if isinstance(optimizer, torch.optim.SGD):
+        _fill_momentum(optimizer)
+
+
+def _fill_momentum(sgd: torch.optim.SGD) -> None:
+    """Give each parameter without a momentum buffer one of zeros, which comes to the same as none.
+
+    PyTorch makes a buffer at a parameter's first gradient. Its fused SGD fails where only some parameters have one, as
+    here, where a norm group waits for the first iteration that uses it.
+    """
+    for group in sgd.param_groups:
+        for parameter in group["params"] if group["momentum"] > 0 else ():
+            sgd.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
 
 
 def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:

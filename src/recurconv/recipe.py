@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from recurconv.norms import NormUsage
+from recurconv.usage import NormUsage
 
 
 @dataclass(frozen=True)

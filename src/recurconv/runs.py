@@ -61,7 +61,7 @@ class RunFolder:
 
     @staticmethod
     def check_new(path: Path) -> None:
-        """Raise FileExistsError if there is something at ``path``; an empty folder is nothing, nor is what a crash left."""
+        """Raise FileExistsError if there is something at ``path``; an empty folder is nothing, or what a crash left."""
         if (path / "recipe.json").is_file():
             raise FileExistsError(f"{path} holds a run; go on with it by --resume, or choose another folder")
         if path.exists() and (not path.is_dir() or {*path.iterdir()} - {*_half_written(path)}):

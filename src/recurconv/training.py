@@ -15,7 +15,7 @@ from recurconv.divergence import Done, check_weights, finite_losses
 from recurconv.graphs import GraphedBackward
 from recurconv.interruption import InterruptionError, interruptible
 from recurconv.objectives import Plan, accumulate_gradients, draw_plan
-from recurconv.optimisation import make_optimizer, rate_factor, set_rate
+from recurconv.optimisation import make_optimizer, rate_factor, restore_optimizer, set_rate
 from recurconv.progress import Progress
 from recurconv.recipes import Recipe
 from recurconv.runs import RunFolder
@@ -122,17 +122,15 @@ class Trainer:
         self._batches()  # complains now of what does not fit, and so does a call of the network
         with torch.inference_mode():
             self.network.eval()(torch.zeros(1, *task.cost_shape()[0], device=fabric.device), self.network.dial[0])
+        self.network.train()
         if recipe.compile:
             self.network.compile_bodies()
-        alone = fabric.device.type == "cuda" and fabric.world_size == 1
-        self.backward = (
-            GraphedBackward(self._backward, self.network) if alone and recipe.cuda_graphs else self._backward
-        )
+        graphed = recipe.cuda_graphs and fabric.device.type == "cuda" and fabric.world_size == 1
+        self.backward = GraphedBackward(self._backward, self.network) if graphed else self._backward
 
     def fit(self, progress: Progress) -> None:
         """Train from the current iteration to the end; save at each epoch's end and at least every two minutes."""
         check_every = 1 if self.fabric.device.type == "cpu" else 20  # a check waits for the GPU
-        self.network.train()
         saved = clock = time.monotonic()
         with interruptible() as interrupted:
             while self.iteration < self.iterations:
@@ -220,7 +218,7 @@ class Trainer:
         state = self.run.load_state(self._facts())
         if state is not None:
             self.network.load_state_dict(state["network"])
-            self.optimizer.load_state_dict(state["optimizer"])
+            restore_optimizer(self.optimizer, state["optimizer"])
             self.iteration, self.seconds = state["iteration"], state["seconds"]
             self.epoch_loss = state.get("epoch_loss", 0.0)
         if self.fabric.global_rank == 0:

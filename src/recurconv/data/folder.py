@@ -25,7 +25,6 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
-from torchvision.transforms.v2 import functional as transforms
 
 from recurconv.data.augment import ImageSet, PerChannel
 from recurconv.data.pictures import list_pictures, read_rgb
@@ -308,6 +307,8 @@ def _with_progress(results: Iterator[_Sums | str], total: int) -> Iterator[_Sums
 
 def read_fitted(file: Path, size: int) -> Tensor:
     """Read a picture as uint8 `[3, size, size]`: shorter side resized to `size`, then its middle."""
+    from torchvision.transforms.v2 import functional as transforms  # here, since it takes seconds to import
+
     image = torch.from_numpy(read_rgb(file)).permute(2, 0, 1)
     _, height, width = image.shape
     # Of a very long picture only the middle is resized, which is all that stays of it: else memory might run out.
