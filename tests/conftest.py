@@ -1,6 +1,8 @@
 """Fixtures of the rooms that a user meets: the command line, networks whose every answer is known, data to fit them."""
 
+import os
 import pickle
+import subprocess
 import sys
 from collections import namedtuple
 from dataclasses import replace
@@ -56,6 +58,18 @@ def shown():
     from recurconv import demo
 
     return demo.denoise_sample(runs=1)
+
+
+def python(code, *arguments, **options):
+    environment = {**os.environ, "COLUMNS": "80"}
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+        **options,
+    )
 
 
 def answering(answers, **options):

@@ -215,38 +215,41 @@ def test_an_absurd_rate_stops_the_run_and_saves_nothing_broken(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("what", "complaint"),
+    ("what", "at", "complaint"),
     [
-        ("loss", r"the loss is nan at iteration 5, steps=\d; "),
-        ("gradient", r"the gradient's norm is inf at iteration 5, steps=\d; "),
-        ("weights", r"head.linear.bias is no longer finite after iteration 6; "),
-        ("statistics", r"cell1.bank.row2_step0.0.running_var is no longer finite after iteration 6; "),
+        ("loss", 5, r"the loss is nan at iteration 5, steps=\d; "),
+        ("gradient", 5, r"the gradient's norm is inf at iteration 5, steps=\d; "),
+        ("weights", 5, r"head.linear.bias is no longer finite after iteration 5; "),  # in the midst of an epoch
+        ("weights", 6, r"head.linear.bias is no longer finite after iteration 6; "),  # at its end
+        ("statistics", 6, r"cell1.bank.row2_step0.0.running_var is no longer finite after iteration 6; "),
     ],
 )
-def test_the_last_good_checkpoint_stays_when_numbers_break(what, complaint, tmp_path, monkeypatch):
-    at = 4 if what in ("loss", "gradient") else 5
+def test_the_last_good_checkpoint_stays_when_numbers_break(what, at, complaint, tmp_path, monkeypatch):
     step, kept = Trainer.step, {}
 
     def breaking(self, inputs, targets):
-        if self.iteration == at:
+        broken = self.iteration + 1 == at
+        if broken:
             kept.update(tiny.files(tmp_path / "run"))
-            if what == "loss":
-                inputs = inputs * math.nan
-            if what == "gradient":
-                self.network.head.linear.bias.register_hook(lambda gradient: gradient * math.inf)
+        if broken and what == "loss":
+            inputs = inputs * math.nan
+        if broken and what == "gradient":
+            self.network.head.linear.bias.register_hook(lambda gradient: gradient * math.inf)
         step(self, inputs, targets)
-        if self.iteration == 6 and what == "weights":
+        if broken and what == "weights":
             with torch.no_grad():
                 self.network.head.linear.bias[1] = math.inf
-        if self.iteration == 6 and what == "statistics":
+        if broken and what == "statistics":
             self.network.cell1.bank[2, 0][0].running_var[0] = math.nan
 
     monkeypatch.setattr(Trainer, "step", breaking)
+    monkeypatch.setattr(training, "SAVE_SECONDS", -1)  # after every iteration
     with pytest.raises(TrainingError, match=complaint) as error:
         tiny.train(CONFIG, "tiny", tmp_path / "run")
     assert error.value.exit_status == 1
     assert tiny.files(tmp_path / "run") == kept
-    assert RunFolder(tmp_path / "run").load_state()["iteration"] == 3
+    assert RunFolder(tmp_path / "run").load_state()["iteration"] == at - 1
+    assert all(tensor.isfinite().all() for tensor in tiny.weights(tmp_path / "run").values())
 
 
 # A full disk
