@@ -66,10 +66,11 @@ def test_the_command_under_torchrun_equals_one_process(tmp_path):
     steps = {draw_plan(config, iteration, 2)[0].steps for iteration in range(6)}
     assert len(steps) > 1
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"]
-    command = ["recurconv", "train", config.name, "--data", photos, "--out", out, "--quiet", *tiny.as_arguments(config)]
+    command = ["recurconv", "train", config.name, "--data", photos, "--out", out, *tiny.as_arguments(config)]
     done = subprocess.run([*launcher, *map(str, command)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("held-out error") == 3  # one rank speaks
+    assert done.stderr.count("training ") == 1
     assert "Warning" not in done.stderr
     assert json.loads((out / "environment.json").read_text())[0]["processes"] == 2
     assert_equals_one_process(config, photos, out)

@@ -1,7 +1,6 @@
 """Run folders: what a mistake, broken numbers or a full disk leave of them, and what is said."""
 
 import errno
-import functools
 import json
 import math
 import os
@@ -14,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 
 import tiny
-from recurconv import checkpoint, runs, tasks, training
+from recurconv import checkpoint, runs, training
 from recurconv.divergence import TrainingError
 from recurconv.runs import RunFolder
 from recurconv.training import Trainer
@@ -39,10 +38,10 @@ def assert_resumes_to(whole, out):
 
 
 def test_resuming_a_finished_run_says_so_and_changes_nothing(whole):
-    before = tiny.files(whole)
+    before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in whole.iterdir()}
     status, said = tiny.Command(*RESUME, "--out", whole).wait()
     assert (status, said.strip()) == (0, f"{whole} is finished: all its 6 iterations are done")
-    assert tiny.files(whole) == before
+    assert {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in whole.iterdir()} == before
 
 
 def copy_of(whole, tmp_path):
@@ -148,27 +147,19 @@ def test_an_empty_folder_is_taken(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("data", "settings", "options", "complaint"),
+    ("data", "settings", "device", "complaint"),
     [
-        ("missing", [], {}, "no such file"),
-        ("tiny", ["batch_size=16"], {}, "batch_size=16 does not fit tiny; choose 1 to 12"),
-        ("tiny", ["crop=9"], {}, r"crop=9 is larger than the images \(8x8\)"),
-        ("tiny", [], {"device": "tpu"}, "device='tpu' is not known; choose auto, cpu, cuda or cuda:N"),
-        ("tiny", [], {"device": "cpu:1"}, "device='cpu:1' is not known"),
-        ("tiny", [], {"device": "cuda:x"}, "device='cuda:x' is not known"),
+        ("missing", [], "cpu", "no such file"),
+        ("tiny", ["batch_size=25"], "cpu", "batch_size=25 does not fit tiny; choose 1 to 24"),
+        ("tiny", ["crop=9"], "cpu", r"crop=9 is larger than the images \(8x8\)"),
+        ("tiny", [], "tpu", "device='tpu' is not known; choose auto, cpu, cuda or cuda:N"),
+        ("tiny", [], "cpu:1", "device='cpu:1' is not known"),
+        ("tiny", [], "cuda:x", "device='cuda:x' is not known"),
     ],
 )
-def test_a_start_that_fails_leaves_no_folder(data, settings, options, complaint, tmp_path, monkeypatch):
-    monkeypatch.setattr(tiny, "image_arrays", functools.partial(tiny.image_arrays))
-    if settings == ["batch_size=16"]:
-        data = "few"
-        monkeypatch.setattr(tasks, "load_cifar", lambda *_, **__: tiny.image_arrays(12))
-    else:
-        monkeypatch.setattr(tasks, "load_cifar", tiny.load_tiny)
-    with pytest.raises((ValueError, OSError), match=complaint):
-        training.train(
-            tiny.recipe(*settings), Path(data), tmp_path / "a" / "run", quiet=True, **{"device": "cpu", **options}
-        )
+def test_a_start_that_fails_leaves_no_folder(data, settings, device, complaint, tmp_path):
+    with tiny.tiny_data(), pytest.raises((ValueError, OSError), match=complaint):
+        training.train(tiny.recipe(*settings), Path(data), tmp_path / "a" / "run", device=device)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -39,8 +39,7 @@ class _Recording:
 class GraphedBackward:
     """Like ``backward``, through a CUDA graph for each plan. Batches must keep their shape and layout.
 
-    After a call each parameter that the plan uses has its gradient, every other has None, as after an eager pass with
-    ``zero_grad(set_to_none=True)``.
+    Gradients must be None before a call. After it each parameter that the plan uses has its gradient, every other None.
 
     All graphs share one pool of memory. Each keeps its loss and gradients alive, so that no later recording takes
     their place; but what one replay leaves there, the next replay of another graph may use as scratch. So what a call
@@ -63,7 +62,6 @@ class GraphedBackward:
             self.recordings[plan] = _Recording(self.backward, plan, self.batch, self.network, self.pool)
         recording = self.recordings[plan]
         recording.graph.replay()
-        self.network.zero_grad(set_to_none=True)
         for parameter, gradient in recording.gradients:
             parameter.grad = gradient
         return recording.loss
