@@ -31,7 +31,7 @@ def provenance(threads: int, device: str) -> dict[str, Any]:
     """Hardware, versions, commit and date of a measurement, and the machine's load average at this moment."""
     return {
         **environment(),
-        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *map(_portable, sys.argv[1:])]),
         "device": torch.cuda.get_device_name() if device.startswith("cuda") else "cpu",
         "cores": os.cpu_count(),
         "threads": threads,
@@ -48,3 +48,8 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 def show(value: dict[str, float], digits: int = 1) -> str:
     """A summary for people: ``median ± interquartile range``."""
     return f"{value['median']:.{digits}f} ± {value['iqr']:.{digits}f}"
+
+
+def _portable(word: str) -> str:
+    """A path without the folders of this machine."""
+    return Path(word).name if Path(word).is_absolute() else word

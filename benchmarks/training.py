@@ -119,7 +119,7 @@ def main() -> None:
             loops["plain loop, fp32"] = plain(args.data, batch, width, "cpu", bf16=False)
         if fast:
             loops["plain loop, bf16"] = plain(args.data, batch, width, args.device, bf16=True)
-        rates = measure(loops, batch, rounds, iterations, args.device)
+        rates = measure(loops, batch, args.rounds or rounds, iterations, args.device)
     peer = max((name for name in rates if name.startswith("plain")), key=lambda name: summary(rates[name])["median"])
     ratio = summary([a / b for a, b in zip(rates["recurconv train"], rates[peer], strict=True)])
     result: dict[str, Any] = {

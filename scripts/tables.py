@@ -25,10 +25,10 @@ def milliseconds(name: str) -> dict[int, str]:
     return {row["steps"]: f"{row['milliseconds']:.1f}" for row in read(f"profile-{name}")["rows"]}
 
 
-def recipe(name: str) -> dict[str, Any]:
-    """The recipe of shipped weights."""
-    file = ROOT / "src" / "recurconv" / "weights" / name / "recipe.json"
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+def shipped(name: str, file: str) -> dict[str, Any]:
+    """What stands beside shipped weights: "recipe" or "provenance"."""
+    path = ROOT / "src" / "recurconv" / "weights" / name / f"{file}.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
 
 
@@ -47,11 +47,13 @@ def classifier() -> str:
         for row in found["rows"]
     ]
     where = profile["environment"]
+    epochs = shipped("r2-cifar10", "recipe")["epochs"]
+    minutes = shipped("r2-cifar10", "provenance")["training_seconds"] / 60
     return table(
         "| `r2-cifar10`, steps | CIFAR-10 test error (%) | MACs (M) | parameters in use (M) | ms |",
         rows,
-        f"One network, n = 1 run of `r2-cifar10-short` (half width, {recipe('r2-cifar10')['epochs']} epochs, "
-        f"what a CPU core trains in an evening), last checkpoint, {found['images']:,} images, "
+        f"One network, n = 1 run of `r2-cifar10-short` (half width, {epochs} epochs, "
+        f"{minutes:.0f} minutes of one CPU core), last checkpoint, {found['images']:,} images, "
         f"standard error {max(row['standard_error'] for row in found['rows']):.2f}; "
         f"{found['condition'].rstrip('.')}. ms: batch {profile['rows'][0]['batch']}, "
         f"{profile['rows'][0]['threads']} thread of {where['processor']}.",
@@ -67,7 +69,7 @@ def denoiser() -> str:
         for row in found["rows"]
     ]
     side = profile["image_shape"][-1]
-    trained = recipe("r3-gray25")
+    trained = shipped("r3-gray25", "recipe")
     patches = trained["epochs"] * trained["patches_per_epoch"]
     return table(
         "| `r3-gray25`, steps | BSD68 PSNR (dB), sigma 25 | MACs per pixel (M) | parameters in use (M) | ms |",
