@@ -353,7 +353,7 @@ def test_bad_input_of_train(refused, tmp_path):
     assert "is no run folder" in refused("train", *where, "--resume")
     assert "no such file or folder" in refused("train", "r2-cifar10", *where, "--device", "cpu")
     if not torch.cuda.is_available():
-        assert "no CUDA device" in refused("train", "r2-cifar10", *where, "--device", "cuda")
+        assert "PyTorch sees 0 CUDA devices" in refused("train", "r2-cifar10", *where, "--device", "cuda")
     assert not (tmp_path / "run").exists()
 
 

@@ -10,7 +10,8 @@ import torch
 import recurconv as rc
 from conftest import CIFAR10, TEST_LABELS, answering, brightening
 from recurconv import checkpoint, recipes
-from recurconv.evaluation import choose_device, evaluate, recipe_for, stored_recipe
+from recurconv.devices import choose_device
+from recurconv.evaluation import evaluate, recipe_for, stored_recipe
 
 
 def by_steps(result):

@@ -15,6 +15,7 @@ PACKAGE = Path(recurconv.__file__).parent
 ROOMS = [
     "_version",
     "usage",
+    "devices",
     "norms",
     "cell",
     "checkpoint",

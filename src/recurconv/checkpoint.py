@@ -44,9 +44,16 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write a network's config and tensors into ``folder``."""
+    """Write a network's config and tensors into ``folder``.
+
+    Raises:
+        OSError: it cannot be written, as on a full disk; what was there stays.
+    """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomically(folder / WEIGHTS, lambda path: save_file(plain, path, metadata={"format": "pt"}))
+    try:
+        write_atomically(folder / WEIGHTS, lambda path: save_file(plain, path, metadata={"format": "pt"}))
+    except SafetensorError as error:
+        raise OSError(f"{folder / WEIGHTS} cannot be written: {error}") from error
     write_json(folder / CONFIG, {**config, "recurconv": __version__})
 
 

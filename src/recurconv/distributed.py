@@ -9,6 +9,7 @@ import torch.distributed as dist
 from lightning.fabric import Fabric
 from torch import nn
 
+from recurconv.devices import choose_device
 from recurconv.recipes import Recipe
 
 T = TypeVar("T")
@@ -24,38 +25,18 @@ def make_fabric(device: str, precision: str) -> Fabric:
     Raises:
         ValueError: there is no such device.
     """
-    accelerator, ranks = _check_device(device), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    index = device.partition(":")[2]
-    devices: Any = [int(index)] if index else ranks
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    target = choose_device(device, processes)
+    devices: Any = processes if target.index is None else [target.index]
     fabric = Fabric(
-        accelerator=accelerator,
+        accelerator=target.type,
         devices=devices,
         num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
         strategy="ddp" if int(os.environ.get("WORLD_SIZE", "1")) > 1 else "auto",
-        precision="bf16-mixed" if wants_bf16(precision, accelerator) else "32-true",
+        precision="bf16-mixed" if wants_bf16(precision, target.type) else "32-true",
     )
     fabric.launch()
     return fabric
-
-
-def _check_device(device: str) -> str:
-    """ "cpu" or "cuda"; ValueError where there is no such device."""
-    accelerator, colon, index = device.partition(":")
-    if accelerator not in ("auto", "cpu", "cuda") or (colon and (accelerator != "cuda" or not index.isdecimal())):
-        raise ValueError(f"device={device!r} is not known; choose auto, cpu, cuda or cuda:N")
-    ranks, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
-    if accelerator == "auto":
-        accelerator = "cuda" if gpus and torch.cuda.is_available() else "cpu"
-    if accelerator == "cpu":
-        return accelerator
-    if not torch.cuda.is_available():
-        raise ValueError(f"device={device!r}: PyTorch sees no CUDA device here; choose cpu")
-    if index and ranks > 1:
-        raise ValueError(f"device={device!r}: torchrun started {ranks} processes here; give cuda, each takes its own")
-    if max(int(index or 0) + 1, ranks) > gpus:
-        wanted = f"{ranks} processes" if ranks > 1 else f"cuda:{index}"
-        raise ValueError(f"device={device!r}: {wanted} on a machine with {gpus} CUDA device(s), numbered from 0")
-    return accelerator
 
 
 def wants_bf16(precision: str, accelerator: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 import torch
 
 from recurconv import checkpoint, costs, loading, recipes
+from recurconv.devices import choose_device
 from recurconv.network import Network
 from recurconv.networks import Denoiser
 from recurconv.recipes import Recipe
@@ -60,24 +61,6 @@ class Evaluation:
         fields = dataclasses.asdict(self)
         fields["rows"] = [{key: _finite(value) for key, value in row.items()} for row in fields["rows"]]
         return json.dumps(fields, indent=2, allow_nan=False)
-
-
-def choose_device(name: str) -> torch.device:
-    """The device that a user names.
-
-    Args:
-        name: "auto", "cpu", "cuda" or "cuda:N".
-
-    Raises:
-        ValueError: it is none of these, or there is no such device here.
-    """
-    kind, colon, index = name.partition(":")
-    if kind not in ("auto", "cpu", "cuda") or (colon and not (kind == "cuda" and index.isdigit())):
-        raise ValueError(f"device={name!r} is not known; choose auto, cpu, cuda or cuda:N")
-    present = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if kind == "cuda" and int(index or 0) >= present:
-        raise ValueError(f"device={name!r}: PyTorch sees {present} CUDA devices here; choose another, or cpu")
-    return torch.device(("cuda" if present else "cpu") if kind == "auto" else name)
 
 
 def stored_recipe(source: str | Path) -> Recipe | None:

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
 from recurconv import checkpoint, recipes
 from recurconv._version import __version__
@@ -109,7 +108,7 @@ class RunFolder:
         try:
             checkpoint.write_atomically(self.state_file, lambda path: path.write_bytes(buffer.getbuffer()))
             network.save_pretrained(self.path)
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
             raise OSError(f"{self.path} cannot be saved ({error}); what was saved before is kept") from error
 
     def load_state(self, facts: Mapping[str, Any] | None = None) -> dict[str, Any] | None:

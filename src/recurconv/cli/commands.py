@@ -172,9 +172,10 @@ def profile(
     # It warns where there is CUDA's compiler and no GPU; nothing here compiles.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     with terminal.importing():
-        from recurconv import costs, evaluation, loading, runs
+        from recurconv import costs, loading, runs
+        from recurconv.devices import choose_device
 
-    target = evaluation.choose_device(device)
+    target = choose_device(device)
     network = loading.load(model)
     shape = (network.image_channels, size, size)
     spent = costs.cost(network, shape)
