@@ -1,6 +1,11 @@
 """Fixtures of the rooms that a user meets: the command line, networks whose every answer is known, data to fit them."""
 
 import os
+
+# Before PyTorch is imported, here and in the processes that tests start: runs are compared bit for bit, and sums depend
+# on the number of threads. On two cores the small tests are not slower for it.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import pickle
 import subprocess
 import sys

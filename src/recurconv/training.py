@@ -41,7 +41,7 @@ def train(
         recipe: the complete config.
         data: CIFAR's archive or folder, a folder of images by class, or a folder of pictures.
         out: the run folder, new or empty; with ``resume`` one that an earlier call wrote.
-        resume: go on from the last checkpoint, to weights that are bit for bit those of an uninterrupted run on a CPU.
+        resume: go on from the last checkpoint, on a CPU with as many threads to the bits of an uninterrupted run.
         device: "auto", "cpu", "cuda" or "cuda:N".
         download: fetch CIFAR if it is not at ``data``.
         quiet: lines instead of a progress bar.
