@@ -20,9 +20,14 @@ def read(name: str) -> dict[str, Any]:
     return found
 
 
-def milliseconds(name: str) -> dict[int, str]:
-    """Median latency of each setting."""
-    return {row["steps"]: f"{row['milliseconds']:.1f}" for row in read(f"profile-{name}")["rows"]}
+def settings(found: dict[str, Any], profile: dict[str, Any], macs_digits: int) -> list[str]:
+    """A row for each setting: result, MACs, parameters, median latency."""
+    latency = {row["steps"]: row["milliseconds"] for row in profile["rows"]}
+    return [
+        f"| {row['steps']} | {row['value']:.2f} | {row['macs'] / 1e6:.{macs_digits}f} | "
+        f"{row['parameters'] / 1e6:.3f} | {latency[row['steps']]:.1f} |"
+        for row in found["rows"]
+    ]
 
 
 def shipped(name: str, file: str) -> dict[str, Any]:
@@ -40,12 +45,8 @@ def table(head: str, rows: list[str], note: str) -> str:
 
 def classifier() -> str:
     """What the shipped classifier reaches."""
-    found, latency, profile = read("r2-cifar10"), milliseconds("r2-cifar10"), read("profile-r2-cifar10")
-    rows = [
-        f"| {row['steps']} | {row['value']:.2f} | {row['macs'] / 1e6:.1f} | {row['parameters'] / 1e6:.3f} | "
-        f"{latency[row['steps']]} |"
-        for row in found["rows"]
-    ]
+    found, profile = read("r2-cifar10"), read("profile-r2-cifar10")
+    rows = settings(found, profile, macs_digits=1)
     where = profile["environment"]
     epochs = shipped("r2-cifar10", "recipe")["epochs"]
     minutes = shipped("r2-cifar10", "provenance")["training_seconds"] / 60
@@ -62,12 +63,8 @@ def classifier() -> str:
 
 def denoiser() -> str:
     """What the shipped denoiser reaches."""
-    found, latency, profile = read("r3-gray25"), milliseconds("r3-gray25"), read("profile-r3-gray25")
-    rows = [
-        f"| {row['steps']} | {row['value']:.2f} | {row['macs'] / 1e6:.3f} | {row['parameters'] / 1e6:.3f} | "
-        f"{latency[row['steps']]} |"
-        for row in found["rows"]
-    ]
+    found, profile = read("r3-gray25"), read("profile-r3-gray25")
+    rows = settings(found, profile, macs_digits=3)
     side = profile["image_shape"][-1]
     trained = shipped("r3-gray25", "recipe")
     patches = trained["epochs"] * trained["patches_per_epoch"]
