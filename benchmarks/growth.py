@@ -27,7 +27,7 @@ from torch import nn
 
 import recurconv as rc
 from common import arguments, provenance, show, summary
-from recurconv.checkpoint import write_json
+from recurconv.files import write_json
 
 DIAL = (1, 2, 3, 4, 6, 8)
 MODES = ("inference", "training")

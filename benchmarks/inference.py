@@ -24,7 +24,7 @@ from torch.utils.benchmark import Timer
 
 import recurconv as rc
 from common import arguments, provenance, show, summary
-from recurconv.checkpoint import write_json
+from recurconv.files import write_json
 
 DIAL = (2, 3, 4)
 MODES = ("eager", "compiled")

@@ -29,9 +29,9 @@ from torchvision.transforms import v2 as transforms
 import recurconv as rc
 from common import arguments, provenance, show, summary
 from recurconv import recipes
-from recurconv.checkpoint import write_json
 from recurconv.data import load_cifar
 from recurconv.distributed import make_fabric, wants_bf16
+from recurconv.files import write_json
 from recurconv.runs import RunFolder
 from recurconv.tasks import Classification
 from recurconv.training import Trainer

@@ -11,7 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from recurconv import checkpoint
+from recurconv import checkpoint, files
 from recurconv.evaluation import evaluate
 from recurconv.runs import RunFolder
 
@@ -28,7 +28,7 @@ def ship(run: RunFolder, name: str, data: Path) -> None:
     for file in (checkpoint.CONFIG, checkpoint.WEIGHTS, run.recipe_file.name):
         shutil.copyfile(run.path / file, folder / file)
     result = json.loads(evaluate(name, data, "test").as_json())
-    checkpoint.write_json(ROOT / "results" / f"{name}.json", result)
+    files.write_json(ROOT / "results" / f"{name}.json", result)
     provenance = {
         "recipe": run.recipe().name,
         "iterations": state["iterations"],
@@ -36,7 +36,7 @@ def ship(run: RunFolder, name: str, data: Path) -> None:
         "trained": json.loads(run.environment_file.read_text(encoding="utf-8")),
         "result": {key: value for key, value in result.items() if key != "model"},
     }
-    checkpoint.write_json(folder / "provenance.json", provenance)
+    files.write_json(folder / "provenance.json", provenance)
 
 
 if __name__ == "__main__":

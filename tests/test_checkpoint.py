@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import recurconv as rc
-from recurconv import checkpoint
+from recurconv import files
 from recurconv.network import BUILDERS
 from small import different, same, small
 
@@ -96,14 +96,14 @@ def test_written_files_have_the_permissions_of_any_new_file(folder):
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     path = tmp_path / "deep" / "file"
-    checkpoint.write_atomically(path, lambda temporary: temporary.write_text("old"))
+    files.write_atomically(path, lambda temporary: temporary.write_text("old"))
 
     def full(temporary):
         temporary.write_text("ne")
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
-        checkpoint.write_atomically(path, full)
+        files.write_atomically(path, full)
     assert path.read_text() == "old"
     assert os.listdir(path.parent) == ["file"]
 

@@ -9,7 +9,7 @@ import torch
 
 import recurconv as rc
 from conftest import CIFAR10, TEST_LABELS, answering, brightening
-from recurconv import checkpoint, recipes
+from recurconv import files, recipes
 from recurconv.devices import choose_device
 from recurconv.evaluation import evaluate, recipe_for, stored_recipe
 
@@ -20,7 +20,7 @@ def by_steps(result):
 
 def train_like(folder, recipe):
     """Put the recipe beside a network, as a run does."""
-    checkpoint.write_json(folder / "recipe.json", dataclasses.asdict(recipe))
+    files.write_json(folder / "recipe.json", dataclasses.asdict(recipe))
     return folder
 
 

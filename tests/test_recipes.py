@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from recurconv import checkpoint, recipes
+from recurconv import files, recipes
 from recurconv.recipe import Recipe
 
 R2 = recipes.get("r2-cifar10")
@@ -20,10 +20,10 @@ def test_a_recipe_comes_back_from_its_file(name, tmp_path):
     assert recipe.summary
     assert recipe.reaches
     assert recipe.takes
-    checkpoint.write_json(tmp_path / "recipe.json", dataclasses.asdict(recipe))
+    files.write_json(tmp_path / "recipe.json", dataclasses.asdict(recipe))
     assert recipes.read(tmp_path / "recipe.json") == recipe
     changed = recipes.override(recipe, ["epochs=3", "seed=5", "clip=0"])
-    checkpoint.write_json(tmp_path / "recipe.json", dataclasses.asdict(changed))
+    files.write_json(tmp_path / "recipe.json", dataclasses.asdict(changed))
     assert recipes.read(tmp_path / "recipe.json") == changed != recipe
 
 

@@ -1,10 +1,8 @@
-"""Network files: ``config.json`` and ``model.safetensors`` in one folder; strict, explained loading; atomic writes."""
+"""Network files: ``config.json`` and ``model.safetensors`` in one folder; strict, explained loading."""
 
 import json
-import os
 import re
-import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +11,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from recurconv._version import __version__
+from recurconv.files import write_atomically, write_json
 
 CONFIG, WEIGHTS, RECIPE = "config.json", "model.safetensors", "recipe.json"
-
-
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then put it in place: all of it is there, or the old one.
-
-    Raises:
-        OSError: what the disk says; the temporary file is gone then and the old file as it was.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        temporary.touch(exist_ok=False)
-        mode = temporary.stat().st_mode
-        write(temporary)
-        temporary.chmod(mode)  # safetensors leaves a file that only its owner can read
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` as readable JSON, atomically."""
-    text = json.dumps(value, indent=2) + "\n"
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:

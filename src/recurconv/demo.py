@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from recurconv import costs, loading
-from recurconv.checkpoint import write_atomically
 from recurconv.data.augment import iteration_generator
 from recurconv.data.denoising import psnr
 from recurconv.data.pictures import sample_picture
+from recurconv.files import write_atomically
 from recurconv.network import Network
 
 MODEL = "r3-gray25"

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from recurconv import checkpoint, recipes
+from recurconv import checkpoint, files, recipes
 from recurconv._version import __version__
 from recurconv.network import Network
 from recurconv.recipes import Recipe
@@ -51,7 +51,7 @@ class RunFolder:
         path.mkdir(parents=True, exist_ok=True)
         run = cls(path)
         try:
-            checkpoint.write_json(run.recipe_file, dataclasses.asdict(recipe))
+            files.write_json(run.recipe_file, dataclasses.asdict(recipe))
         except OSError:
             with contextlib.suppress(OSError):
                 path.rmdir()
@@ -91,7 +91,7 @@ class RunFolder:
         entries = []
         if self.environment_file.exists():
             entries = json.loads(self.environment_file.read_text(encoding="utf-8"))
-        checkpoint.write_json(self.environment_file, [*entries, {**environment(), **facts}])
+        files.write_json(self.environment_file, [*entries, {**environment(), **facts}])
 
     def save(self, state: Mapping[str, Any], network: Network) -> None:
         """Write the state, then the network: after a crash between the two --resume writes the network.
@@ -106,7 +106,7 @@ class RunFolder:
         buffer = io.BytesIO()  # torch.save into a file hides why it fails
         torch.save(dict(state), buffer)
         try:
-            checkpoint.write_atomically(self.state_file, lambda path: path.write_bytes(buffer.getbuffer()))
+            files.write_atomically(self.state_file, lambda path: path.write_bytes(buffer.getbuffer()))
             network.save_pretrained(self.path)
         except OSError as error:
             raise OSError(f"{self.path} cannot be saved ({error}); what was saved before is kept") from error
@@ -161,7 +161,7 @@ class RunFolder:
         if self.metrics_file.exists():
             text = "".join(json.dumps(row) + "\n" for row in self.metrics() if row.get("iteration", 0) <= iteration)
             if text != self.metrics_file.read_text(encoding="utf-8"):
-                checkpoint.write_atomically(self.metrics_file, lambda path: path.write_text(text, encoding="utf-8"))
+                files.write_atomically(self.metrics_file, lambda path: path.write_text(text, encoding="utf-8"))
         if iteration > 0 and not self._holds(network):
             network.save_pretrained(self.path)
 
@@ -178,7 +178,7 @@ class RunFolder:
 
 
 def _half_written(folder: Path) -> list[Path]:
-    """The temporary files of ``checkpoint.write_atomically`` that a crash left."""
+    """The temporary files of ``files.write_atomically`` that a crash left."""
     return [file for file in folder.glob(".*") if re.fullmatch(r"\..+\.[0-9a-f]{32}", file.name)]
 
 

@@ -1,9 +1,10 @@
-"""The command line: ``main`` runs it and says how it ends; the subcommands are in ``commands``."""
+"""The command line: ``main`` runs it and says how it ends; the subcommands are in the files beside this one."""
 
 import sys
 import traceback
 
-from recurconv.cli.commands import app
+from recurconv.cli import commands  # noqa: F401  (each file registers its subcommands)
+from recurconv.cli.app import app
 from recurconv.cli.terminal import complain, drop_output
 
 __all__ = ["app", "main"]
