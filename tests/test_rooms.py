@@ -27,6 +27,7 @@ ROOMS = [
     "checkpoint",
     "network",
     "networks",
+    "denoisers",
     "loading",
     "costs",
     "data",

@@ -16,6 +16,7 @@ from recurconv._version import __version__
 if TYPE_CHECKING:
     from recurconv.cell import RecurrentCell, StandardCell
     from recurconv.costs import cost, steps_for
+    from recurconv.denoisers import r3_half
     from recurconv.loading import load
     from recurconv.network import Network
     from recurconv.networks import deeply_supervised_s4, r2, r3, r4, s2, s3, s4
@@ -33,6 +34,7 @@ __all__ = [
     "load",
     "r2",
     "r3",
+    "r3_half",
     "r4",
     "s2",
     "s3",
@@ -43,6 +45,7 @@ __all__ = [
 _HOME = {
     "cell": ("RecurrentCell", "StandardCell"),
     "costs": ("cost", "steps_for"),
+    "denoisers": ("r3_half",),
     "loading": ("load",),
     "network": ("Network",),
     "networks": ("deeply_supervised_s4", "r2", "r3", "r4", "s2", "s3", "s4"),

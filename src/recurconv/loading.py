@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-import recurconv.networks  # noqa: F401  (its builders register themselves)
+import recurconv.denoisers
+import recurconv.networks  # noqa: F401  (the builders register themselves)
 from recurconv import checkpoint
 from recurconv._version import __version__
 from recurconv.network import BUILDERS, Network, arguments_of

@@ -183,7 +183,15 @@ class DeeplySupervisedClassifier(FourCellClassifier):
 
 
 class Denoiser(Network):
-    """R_3 and S_3: 3x3 head with ReLU -> three cells -> 3x3 tail that predicts what to add to the noisy image."""
+    """R_3 and S_3: 3x3 head with ReLU -> three cells -> 3x3 tail that predicts what to add to the noisy image.
+
+    Attributes:
+        alignment: what the size of a tile and its place in a larger picture must divide by, in pixels.
+        takes_sigma: whether a call takes the noise level, ``net(images, steps, sigma=25)``.
+    """
+
+    alignment = 1
+    takes_sigma = False
 
     def __init__(self, cells: Sequence[Cell], channels: int, image_channels: int) -> None:
         super().__init__(cells[0].dial, image_channels=image_channels, mean=0.0, std=1.0)
@@ -204,8 +212,16 @@ class Denoiser(Network):
         h = self.cell3(h, counts[2], row=counts[1])
         return x + self.tail(h)  # type: ignore[no-any-return]
 
+    def reach(self, steps: int | None = None) -> int:
+        """How far an output pixel sees: pixels on each side of it that it depends on, at one setting.
 
-def _recurrent(
+        Raises:
+            ValueError: ``steps`` is off the dial.
+        """
+        return 2 + sum(self.counts(steps))  # a 3x3 convolution in head, tail and every step
+
+
+def recurrent_cells(
     bodies: Sequence[nn.Module], dial: tuple[int, ...], norm: NormUsage, unified: bool, pooled: bool = False
 ) -> list[Cell]:
     """A cell for each body, each behind the one before."""
@@ -267,7 +283,8 @@ def r2(
     dial, channels = as_dial(steps), _scaled(64, width)
     norm = default_norm(norm, dial)
     bodies = [ResidualBody(c, bias=norm == "none") for c in (channels, 4 * channels)]
-    return TwoCellClassifier(_recurrent(bodies, dial, norm, unified, pooled=True), channels, num_classes, **options)
+    cells = recurrent_cells(bodies, dial, norm, unified, pooled=True)
+    return TwoCellClassifier(cells, channels, num_classes, **options)
 
 
 @builder
@@ -299,7 +316,7 @@ def r3(
     dial = as_dial(steps)
     norm = default_norm(norm, dial)
     bodies = [ConvolutionBody(channels, bias=norm == "none") for _ in range(3)]
-    return Denoiser(_recurrent(bodies, dial, norm, unified), channels, image_channels)
+    return Denoiser(recurrent_cells(bodies, dial, norm, unified), channels, image_channels)
 
 
 @builder
@@ -325,7 +342,7 @@ def r4(
     dial, channels = as_dial(steps), _scaled(64, width)
     norm = default_norm(norm, dial)
     bodies = [ResidualBody(channels * 2**i, bias=norm == "none") for i in range(4)]
-    cells = _recurrent(bodies, dial, norm, unified)
+    cells = recurrent_cells(bodies, dial, norm, unified)
     return FourCellClassifier(_transitions(channels, norm, dial), cells, num_classes, **options)
 
 
