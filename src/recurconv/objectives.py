@@ -87,7 +87,7 @@ def accumulate_gradients(
     teacher = None
     for term in plan:
         with autocast():
-            outputs = network(inputs, term.steps)
+            outputs = task.run(network, inputs, term.steps)
         outputs = outputs.float()
         if term.distilled:
             assert teacher is not None

@@ -27,14 +27,14 @@ class Recipe:
 
     task: Literal["classification", "denoising"]
     data: Literal["cifar10", "cifar100", "folder", "pictures"]
-    network: Literal["r2", "s2", "r3", "s3", "r4", "s4", "deeply_supervised_s4"]
+    network: Literal["r2", "s2", "r3", "s3", "r3_half", "r4", "s4", "deeply_supervised_s4"]
     steps: tuple[int, ...]  # the dial of an R; of an untied network its one step count
     epochs: int
 
     norm: NormUsage | None = None  # of an R; None: double for a dial, independent for one count
     width: float = 1.0  # factor on the channels of a classifier
     channels: int = 64  # of a denoiser
-    image_channels: int = 3  # 1 for a denoiser: pictures are read as gray
+    image_channels: int = 3  # of a denoiser 1, pictures are read as gray, or 3
 
     # The step count of an iteration (algorithm 2 and section 4.2 of the paper; see objectives.py).
     probabilities: tuple[float, ...] = ()  # one for each setting; empty: all alike
@@ -54,12 +54,14 @@ class Recipe:
 
     # The data. The images held out are for choices; 0 trains on all of them.
     minival: int = 5000  # images or pictures held out; of a folder its val/, or a tenth, unless this is 0
+    trained_on: Literal["trainval", "train400", "train432"] = "trainval"  # where nothing is held out; of BSD more
     crop: int = 4
     flip: bool = True
     cutout: int = 0
     size: int = 32  # of a folder's images after resize and crop
     workers: int = 2  # processes that read a folder's images
     sigma: float = 25.0  # of the noise, in 1/255
+    sigmas: tuple[float, ...] = ()  # trained on a range of noise, (low, high); sigma is then for evaluation alone
     patch: int = 40
     patches_per_epoch: int = 128_000
 
@@ -86,7 +88,7 @@ class Recipe:
 
 _TYPES = get_type_hints(Recipe)
 _WORDS = ("name", "summary", "reaches", "takes")  # what a recipe says of itself
-_DENOISING = ("channels", "image_channels", "sigma", "patch", "patches_per_epoch")
+_DENOISING = ("channels", "image_channels", "trained_on", "sigma", "sigmas", "patch", "patches_per_epoch")
 _CLASSIFICATION = ("width", "label_smoothing", "crop", "flip", "cutout", "size", "workers")
 _ABOVE_ZERO = (
     "epochs",
@@ -188,12 +190,16 @@ def _contradictions(values: dict[str, Any]) -> Iterator[str]:
         yield f"sampling={sampling} needs a dial of two or more settings"
     if sampling == "per-cell" and not tied:
         yield f"sampling=per-cell needs recurrent cells, not {network}"
-    if (task == "denoising") != (network in ("r3", "s3")):
+    if (task == "denoising") != (network in ("r3", "s3", "r3_half")):
         yield f"network={network} is not for {task}"
     if (task == "denoising") != (values["data"] == "pictures"):
         yield f"data={values['data']} is not for {task}"
-    if values["image_channels"] != (channels := 1 if task == "denoising" else 3):
-        yield f"image_channels={values['image_channels']} must be {channels} for {task}"
+    if values["image_channels"] not in (allowed := (1, 3) if task == "denoising" else (3,)):
+        yield f"image_channels={values['image_channels']} must be {' or '.join(map(str, allowed))} for {task}"
+    if values["trained_on"] != "trainval" and values["minival"] > 0:
+        yield f"trained_on={values['trained_on']} holds the pictures of minival; take minival=0 with it"
+    if (sigmas := values["sigmas"]) and not (len(sigmas) == 2 and 0 <= sigmas[0] <= sigmas[1]):
+        yield f"sigmas={sigmas} must be a range like 0,55, or nothing for sigma alone"
 
 
 def _settings(network: str, steps: tuple[int, ...]) -> tuple[int, ...]:

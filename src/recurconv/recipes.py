@@ -197,6 +197,60 @@ def r3_gray25() -> Recipe:
 
 
 @recipe
+def denoise_gray() -> Recipe:
+    """Past the paper: half resolution, residual cells, any noise level; DnCNN's 400 pictures, 12 million patches."""
+    return dataclasses.replace(
+        r3_gray25(),
+        name="denoise-gray",
+        summary="R_3 at half resolution, dial (1, 2, 3, 4), double, gray pictures, sigma 0 to 55, told or unknown",
+        network="r3_half",
+        sigmas=(0.0, 55.0),
+        trained_on="train400",
+        clip=1.0,
+    )
+
+
+@recipe
+def denoise_color() -> Recipe:
+    """The same for colour; all of BSDS500 but BSD68."""
+    return dataclasses.replace(
+        denoise_gray(),
+        name="denoise-color",
+        summary="R_3 at half resolution, dial (1, 2, 3, 4), double, colour pictures, sigma 0 to 55, told or unknown",
+        image_channels=3,
+        trained_on="train432",
+    )
+
+
+@recipe
+def denoise_gray_short() -> Recipe:
+    """The same for a CPU core."""
+    return dataclasses.replace(
+        denoise_gray(),
+        name="denoise-gray-short",
+        summary="denoise-gray sized for a CPU core",
+        epochs=20,
+        batch_size=16,
+        rate=2e-3,
+        patches_per_epoch=8_000,
+    )
+
+
+@recipe
+def denoise_color_short() -> Recipe:
+    """The same for a CPU core."""
+    return dataclasses.replace(
+        denoise_color(),
+        name="denoise-color-short",
+        summary="denoise-color sized for a CPU core",
+        epochs=20,
+        batch_size=16,
+        rate=2e-3,
+        patches_per_epoch=8_000,
+    )
+
+
+@recipe
 def s3_gray25() -> Recipe:
     """Figure 4 of the paper: S_3^4, the untied twin of R_3 at its largest setting."""
     return dataclasses.replace(

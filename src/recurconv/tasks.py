@@ -8,12 +8,14 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 
-from recurconv import networks
+import recurconv.denoisers  # noqa: F401  (its builder registers itself)
 from recurconv.data.augment import Augment, ImageSet
+from recurconv.data.bsd import load_pictures
 from recurconv.data.cifar import load_cifar
-from recurconv.data.denoising import PicturePatches, load_pictures, psnr
+from recurconv.data.denoising import PicturePatches, psnr
 from recurconv.data.folder import load_folder
-from recurconv.network import Network
+from recurconv.network import BUILDERS, Network
+from recurconv.networks import Denoiser
 from recurconv.recipes import Recipe
 
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -83,6 +85,10 @@ class Task(ABC):
         Raises:
             ValueError: at the call, where the recipe does not fit the data.
         """
+
+    def run(self, network: Network, inputs: torch.Tensor, steps: int | tuple[int, ...]) -> torch.Tensor:
+        """What the network makes of inputs that ``training_batches`` gave."""
+        return network(inputs, steps)  # type: ignore[no-any-return]
 
     @abstractmethod
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -171,8 +177,11 @@ class Classification(Task):
         return torch.cat(wrong), torch.cat(predicted)
 
 
+GRAY_LEVEL = 1 / 255
+
+
 class Denoising(Task):
-    """Mean squared error of the residual; PSNR in dB."""
+    """Mean squared error of the residual, or for a range of noise levels its logarithm; PSNR in dB."""
 
     metric = "PSNR (dB)"
     higher_is_better = True
@@ -180,7 +189,13 @@ class Denoising(Task):
 
     def _open(self, data: Path, split: str, download: bool, class_names: Sequence[str] | None) -> PicturePatches:
         recipe = self.recipe
-        return load_pictures(data, split, minival=recipe.minival, patches_per_epoch=recipe.patches_per_epoch)
+        return load_pictures(
+            data,
+            split,
+            minival=recipe.minival,
+            patches_per_epoch=recipe.patches_per_epoch,
+            channels=recipe.image_channels,
+        )
 
     def cost_shape(self) -> tuple[tuple[int, ...], int]:
         """A pixel."""
@@ -191,13 +206,14 @@ class Denoising(Task):
         return {"channels": self.recipe.channels, "image_channels": self.recipe.image_channels}
 
     def training_batches(self, epoch: int, start: int, rank: int, ranks: int) -> Iterator[Batch]:
-        """Noisy and clean patches [B, 1, P, P]."""
+        """Noisy and clean patches [B, C, P, P]; for a range of noise levels the noisy end with a channel of it."""
         recipe = self.recipe
+        sigmas = recipe.sigmas
         return self.set.training_batches(
             recipe.batch_size,
             epoch=epoch,
             seed=recipe.seed,
-            sigma=recipe.sigma,
+            sigma=(sigmas[0], sigmas[1]) if sigmas else recipe.sigma,
             patch=recipe.patch,
             device=self.device,
             rank=rank,
@@ -205,8 +221,23 @@ class Denoising(Task):
             start=start,
         )
 
+    def run(self, network: Network, inputs: torch.Tensor, steps: int | tuple[int, ...]) -> torch.Tensor:
+        """The denoised patches; the noise level goes to a network that takes it."""
+        if not self.recipe.sigmas:
+            return network(inputs, steps)  # type: ignore[no-any-return]
+        noisy, level = inputs[:, :-1], inputs[:, -1, 0, 0]
+        told = {"sigma": level} if isinstance(network, Denoiser) and network.takes_sigma else {}
+        return network(noisy, steps, **told)  # type: ignore[no-any-return]
+
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Mean squared error, in units of the noise's variance so that 1 is "nothing removed"."""
+        """Mean squared error, in units of the noise's variance so that 1 is "nothing removed".
+
+        For a range of noise levels the mean logarithm of each patch's error, as PSNR is: strong noise would outweigh
+        weak noise otherwise. An error of a gray level counts as that much more, so that none is too small to matter.
+        """
+        if self.recipe.sigmas:
+            errors = (outputs - targets).square().flatten(1).mean(1)
+            return (errors + GRAY_LEVEL**2).log().mean()
         return F.mse_loss(outputs, targets) / (self.recipe.sigma / 255) ** 2
 
     def distance(self, outputs: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
@@ -220,10 +251,16 @@ class Denoising(Task):
         leaves such pictures out.
         """
         values = [
-            psnr(clean, network(noisy, steps).float())
+            psnr(clean, self.denoised(network, noisy, steps).float())
             for noisy, clean in self.set.evaluation_pictures(self.recipe.sigma, device=self.device)
         ]
         return torch.cat(values), torch.cat(values)
+
+    def denoised(self, network: Network, noisy: torch.Tensor, steps: int) -> torch.Tensor:
+        """A noisy picture made clean; a network that takes the noise level is told it."""
+        if isinstance(network, Denoiser) and network.takes_sigma:
+            return network(noisy, steps, sigma=self.recipe.sigma)  # type: ignore[no-any-return]
+        return network(noisy, steps)  # type: ignore[no-any-return]
 
 
 def measure_settings(network: Network, task: Task) -> dict[str, float]:
@@ -266,4 +303,4 @@ def build_network(recipe: Recipe, task: Task) -> Network:
         arguments |= {"norm": recipe.norm, "unified": recipe.sampling != "per-cell"}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        return getattr(networks, recipe.network)(**arguments)  # type: ignore[no-any-return]
+        return BUILDERS[recipe.network](**arguments)

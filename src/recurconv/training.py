@@ -68,7 +68,7 @@ def train(
         run = RunFolder.open(out) if resume else RunFolder(out)
         if first and not resume:
             run.check_new(out)  # before minutes of reading
-        tasks = (task("train"), task("minival")) if recipe.minival > 0 else (task("trainval"), None)
+        tasks = (task("train"), task("minival")) if recipe.minival > 0 else (task(recipe.trained_on), None)
         trainer = Trainer(recipe, run, fabric, *tasks)
         if resume:
             trainer.restore()

@@ -14,7 +14,8 @@ from PIL import Image
 from torch import Tensor
 from torchmetrics.functional.image import peak_signal_noise_ratio
 
-from recurconv.data.denoising import BSD68, PicturePatches, load_pictures, psnr
+from recurconv.data.bsd import BSD68, load_pictures
+from recurconv.data.denoising import PicturePatches, psnr
 
 REAL = Path(__file__).parents[3] / "shared" / "data"
 SETTINGS: dict[str, Any] = {"epoch": 0, "seed": 7, "sigma": 25.0, "patch": 3, "device": "cpu"}
@@ -231,7 +232,7 @@ def test_train_and_test_subfolders_are_used(tmp_path: Path) -> None:
 def test_load_pictures_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     write(tmp_path, ["a.png", "b.png"])
     for split, minival, message in (
-        ("val", 1, "split='val'; choose one of train, minival, trainval, test, train400"),
+        ("val", 1, "split='val'; choose one of train, minival, trainval, test, train400, train432"),
         ("train400", 1, "exists for BSD only"),
         ("train", 2, "2 training pictures with minival=2 leave split train empty"),
         ("minival", 0, "leave split minival empty"),
