@@ -1,0 +1,208 @@
+"""Reading: the content says which format it is, one decoder per format, all else is refused in one line."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recurconv.data.pictures import MAX_PIXELS, PathLike
+from recurconv.imaging.exif import read_tiff_exif
+from recurconv.imaging.library import libvips, reason
+from recurconv.imaging.picture import WHITE, Picture, Pixels
+
+_METADATA = ("exif-data", "xmp-data", "iptc-data", "image-description", "png-comment-", "gif-comment")
+_COLOURS = ("b-w", "grey16", "srgb", "rgb", "rgb16", "scrgb")
+_UNKNOWN_RESOLUTION = 1.0  # pixels per mm: what libvips says where a file says nothing
+_TURNS = {  # EXIF orientation: how the stored pixels become upright (EXIF 2.32, tag 274)
+    2: lambda x: x[:, ::-1],
+    3: lambda x: x[::-1, ::-1],
+    4: lambda x: x[::-1],
+    5: lambda x: x.swapaxes(0, 1),
+    6: lambda x: x.swapaxes(0, 1)[:, ::-1],
+    7: lambda x: x.swapaxes(0, 1)[::-1, ::-1],
+    8: lambda x: x.swapaxes(0, 1)[::-1],
+}
+
+
+def read(path: PathLike) -> Picture:
+    """Read a picture of any kind, with its depth, alpha, colour profile and metadata.
+
+    PNG, JPEG, TIFF, WebP, GIF, AVIF and HEIF (where libvips has the codec), BMP and PNM. Palettes become colour, 1-, 2-
+    and 4-bit gray becomes uint8, 10- and 12-bit values fill uint16, half floats become float32, alpha that colours were
+    premultiplied by is divided out. Pixels are turned upright as EXIF says; `write` then marks them as upright.
+
+    Args:
+        path: the file; its content decides what it is, not its name.
+
+    Returns:
+        The picture. At its peak, memory holds it once, and for BMP and PNM twice.
+
+    Raises:
+        FileNotFoundError: no such file.
+        PermissionError: it must not be read.
+        ValueError: it is empty, truncated, no picture, or has several pages or frames; it promises more than
+            `MAX_PIXELS` pixels; its colours are CMYK or Lab; its values have another depth; its float values are not in
+            [0, 1]. One line that begins with the path.
+        ImportError: pyvips is not installed.
+    """
+    path = Path(path)
+    name, decode = _format_of(path)
+    picture = decode(path, name)
+    _check_range(path, picture.pixels)
+    return picture
+
+
+def _format_of(path: Path) -> tuple[str, Callable[[Path, str], Picture]]:
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file")
+    if not path.is_file():
+        raise ValueError(f"{path}: not a file; give the path of one picture")
+    try:
+        with path.open("rb") as file:
+            start = file.read(16)
+    except PermissionError:
+        raise PermissionError(f"{path}: not permitted to read it") from None
+    if not start:
+        raise ValueError(f"{path}: the file is empty")
+    for name, signatures in _SIGNATURES.items():
+        if any(start[at : at + len(mark)] == mark for at, mark in signatures):
+            return name, _with_pillow if name in ("BMP", "PNM") else _with_libvips
+    raise ValueError(f"{path}: not a picture, or of a format that is not read here ({', '.join(_SIGNATURES)} are)")
+
+
+_SIGNATURES = {
+    "PNG": [(0, b"\x89PNG\r\n\x1a\n")],
+    "JPEG": [(0, b"\xff\xd8\xff")],
+    "TIFF": [(0, b"II*\0"), (0, b"MM\0*"), (0, b"II+\0"), (0, b"MM\0+")],
+    "WebP": [(8, b"WEBP")],
+    "GIF": [(0, b"GIF87a"), (0, b"GIF89a")],
+    "HEIF": [(4, b"ftyp")],  # AVIF too
+    "BMP": [(0, b"BM")],
+    "PNM": [(0, f"P{digit}{space}".encode()) for digit in range(1, 7) for space in " \t\r\n"],
+}
+
+
+def _with_libvips(path: Path, name: str) -> Picture:
+    vips = libvips()
+    # A source and not a file name: libvips would read options in the brackets of "a[1].png".
+    load = getattr(vips.Image, f"{name.lower()}load_source")
+    try:
+        image = load(vips.Source.new_from_file(str(path)), access="sequential", fail_on="error")
+        _check_pixels(path, image.width, image.height)
+        pages = image.get("n-pages") if image.get_typeof("n-pages") else 1
+        _check_pages(path, _frames_of_png(path) if name == "PNG" else pages)
+        _check_kind(path, image)
+        memory = image.write_to_memory()
+    except vips.Error as error:
+        raise ValueError(f"{path}: damaged, truncated or unreadable {name} file ({reason(error)})") from None
+    dtype = {"uchar": np.uint8, "ushort": np.uint16, "float": np.float32}[image.format]
+    whole = np.frombuffer(memory, dtype).reshape(image.height, image.width, image.bands)
+    metadata = {field: image.get(field) for field in image.get_fields() if field.startswith(_METADATA)}
+    if name == "TIFF" and (exif := read_tiff_exif(path)):
+        metadata["exif-data"] = exif
+    resolution = image.xres * 25.4, image.yres * 25.4
+    orientation = image.get("orientation") if image.get_typeof("orientation") else 1
+    if orientation in _TURNS:
+        whole = _TURNS[orientation](whole)
+        resolution = resolution[:: -1 if orientation >= 5 else 1]
+    return Picture(
+        pixels=whole[..., :3] if image.bands >= 3 else whole[..., 0],
+        alpha=whole[..., -1] if image.bands in (2, 4) else None,
+        profile=image.get("icc-profile-data") if image.get_typeof("icc-profile-data") else None,
+        metadata=metadata,
+        resolution=None if image.xres == image.yres == _UNKNOWN_RESOLUTION else resolution,
+        format=name,
+        source=path,
+    )
+
+
+def _with_pillow(path: Path, name: str) -> Picture:
+    """Read what the libvips of PyPI cannot."""
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings(), Image.open(path, formats=["BMP", "PPM"]) as image:
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the check below is stricter
+            _check_pixels(path, image.width, image.height)
+            if image.mode == "RGB" and name == "PNM" and _largest_value(image) > 255:
+                raise ValueError(f"{path}: 16-bit colour in a PNM file is not read; convert it to .png or .tif")
+            image.load()
+            dots = image.info.get("dpi")
+            whole = np.asarray(_plain(image))
+    except Image.DecompressionBombError:
+        raise ValueError(f"{path}: promises more than the {MAX_PIXELS:,} pixels allowed") from None
+    except Exception as error:  # decoders of damaged data raise nearly anything
+        if str(error).startswith(f"{path}: "):
+            raise
+        raise ValueError(f"{path}: damaged, truncated or unreadable {name} file ({reason(error)})") from None
+    has_alpha = whole.shape[2:] == (4,)
+    return Picture(
+        pixels=whole[..., :3] if has_alpha else whole,
+        alpha=whole[..., 3] if has_alpha else None,
+        resolution=dots,
+        format=name,
+        source=path,
+    )
+
+
+def _plain(image: Any) -> Any:
+    """The picture in one of Pillow's modes L, RGB, RGBA and I;16."""
+    if image.mode == "P":
+        return image.convert("RGBA" if image.has_transparency_data else "RGB")
+    if image.mode == "1":
+        return image.convert("L")
+    return image.convert("I;16") if image.mode == "I" else image
+
+
+def _largest_value(image: Any) -> int:
+    arguments = image.tile[0].args
+    return int(arguments[1]) if isinstance(arguments, tuple) and len(arguments) > 1 else 255
+
+
+def _frames_of_png(path: Path) -> int:
+    """Count the frames of an animated PNG, of which libvips sees the first only."""
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        try:
+            with Image.open(path, formats=["PNG"]) as image:
+                return int(getattr(image, "n_frames", 1))
+        except Exception:  # libvips says what is wrong with it
+            return 1
+
+
+def _check_pixels(path: Path, width: int, height: int) -> None:
+    if width * height > MAX_PIXELS:
+        raise ValueError(
+            f"{path}: promises {width:,} x {height:,} pixels, more than the {MAX_PIXELS:,} allowed; "
+            "cut it into parts first"
+        )
+
+
+def _check_pages(path: Path, pages: int) -> None:
+    if pages > 1:
+        raise ValueError(f"{path}: {pages} pages or frames; pictures of one are handled: split it first")
+
+
+def _check_kind(path: Path, image: Any) -> None:
+    if image.interpretation not in _COLOURS:
+        raise ValueError(f"{path}: its colours are {image.interpretation.upper()}; convert it to RGB first")
+    if image.bands > 4:
+        raise ValueError(f"{path}: {image.bands} channels; gray or colour, each with or without alpha, is handled")
+    if image.format not in ("uchar", "ushort", "float"):
+        raise ValueError(
+            f"{path}: values of the type {image.format}; 8 and 16 bits without sign and 32-bit float are handled"
+        )
+
+
+def _check_range(path: Path, pixels: Pixels) -> None:
+    if pixels.dtype != np.float32:
+        return
+    low, high = float(pixels.min()), float(pixels.max())
+    if not (low >= 0 and high <= WHITE[pixels.dtype]):  # also catches NaN
+        raise ValueError(f"{path}: float values from {low:g} to {high:g}; they must be from 0 (black) to 1 (white)")

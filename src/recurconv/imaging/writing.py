@@ -1,0 +1,187 @@
+"""Writing: atomically, never over another file unasked, and never with less depth or alpha than the picture has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recurconv.data.pictures import PathLike
+from recurconv.files import write_atomically
+from recurconv.imaging.exif import add_tiff_exif
+from recurconv.imaging.library import libvips, reason
+from recurconv.imaging.picture import Picture, Pixels
+
+
+@dataclass(frozen=True)
+class _Format:
+    """What a format holds, and how it is written."""
+
+    name: str
+    kinds: tuple[str, ...]  # dtypes
+    channels: tuple[int, ...]  # without alpha
+    alpha: bool
+    profile: bool
+    save: Callable[[Picture, Path], None]
+
+    def lacks(self, picture: Picture) -> str:
+        """What of the picture the format cannot hold; empty if it holds all."""
+        if str(picture.pixels.dtype) not in self.kinds:
+            return {"uint8": "8-bit", "uint16": "16-bit", "float32": "float"}[str(picture.pixels.dtype)] + " values"
+        if (3 if picture.pixels.ndim == 3 else 1) not in self.channels:
+            return "colour" if picture.pixels.ndim == 3 else "gray alone"
+        if picture.alpha is not None and not self.alpha:
+            return "alpha"
+        return "colour profile" if picture.profile and not self.profile else ""
+
+
+def write(picture: Picture, path: PathLike, *, overwrite: bool = False) -> None:
+    """Write a picture in the format that the suffix of the path names.
+
+    PNG, TIFF (deflate), WebP, BMP and PNM lose nothing of the pixels; JPEG is written at quality 95 with colour at full
+    resolution. Alpha, colour profile and resolution are kept; EXIF, XMP, IPTC and comments where the format has room
+    for them (BMP and PNM have none). EXIF says that the picture is upright, and holds no thumbnail, which would show
+    the picture as it was before.
+
+    Args:
+        picture: what to write; C-contiguous pixels are not copied.
+        path: ends in one of `WRITABLE_SUFFIXES`, in either case. Missing folders are made.
+        overwrite: replace a file that is there, unless the picture was read from it.
+
+    Raises:
+        FileExistsError: there is such a file, and `overwrite` is false.
+        ValueError: the suffix is none of those; the format cannot hold the picture's depth, colour, alpha or profile;
+            `path` is the file that the picture was read from, or a folder.
+        OSError: the file could not be written; a file that was there is as it was.
+        ImportError: pyvips is not installed.
+    """
+    path = Path(path)
+    kind = _FORMATS.get(path.suffix.lower())
+    if kind is None:
+        raise ValueError(f"{path}: pictures are not written as {path.suffix or 'a file without suffix'}; {_others()}")
+    if lack := kind.lacks(picture):
+        raise ValueError(f"{path}: {kind.name} holds no {lack}, which this picture has; {_others(picture)}")
+    if path.is_dir():
+        raise ValueError(f"{path}: a folder where a file is to be written")
+    if path.exists():
+        if picture.source is not None and picture.source.exists() and path.samefile(picture.source):
+            raise ValueError(f"{path}: the picture was read from this file; write to another")
+        if not overwrite:
+            raise FileExistsError(f"{path}: is there already; choose another name or allow overwriting")
+    try:
+        write_atomically(path, lambda temporary: kind.save(picture, temporary))
+    except OSError as error:
+        raise type(error)(f"{path}: not written ({error.strerror or error})") from None
+
+
+def suffix_for(picture: Picture, wanted: str) -> str:
+    """Return a suffix under which all of a picture can be written.
+
+    Args:
+        picture: what to write.
+        wanted: the suffix to take if it is possible, e.g. that of the source.
+
+    Returns:
+        `wanted`, or ".tif" for float values, else ".png".
+    """
+    kind = _FORMATS.get(wanted.lower())
+    if kind is not None and not kind.lacks(picture):
+        return wanted
+    return ".tif" if picture.pixels.dtype == np.float32 else ".png"
+
+
+def _others(picture: Picture | None = None) -> str:
+    able = [suffix for suffix, kind in _FORMATS.items() if picture is None or not kind.lacks(picture)]
+    return f"choose one of {' '.join(able)}"
+
+
+def _wrap(pixels: Pixels) -> Any:
+    """The pixels as an image of libvips that reads them where they are."""
+    pixels = np.ascontiguousarray(pixels)
+    names = {"uint8": "uchar", "uint16": "ushort", "float32": "float"}
+    height, width, bands = (*pixels.shape, 1)[:3]
+    return libvips().Image.new_from_memory(pixels.reshape(-1), width, height, bands, names[str(pixels.dtype)])
+
+
+def _image(picture: Picture) -> Any:
+    """The picture as an image of libvips, with everything but pixels and alpha as fields."""
+    vips = libvips()
+    image = _wrap(picture.pixels)
+    if picture.alpha is not None:
+        image = image.bandjoin(_wrap(picture.alpha))
+    colours = {"uint8": ("b-w", "srgb"), "uint16": ("grey16", "rgb16"), "float32": ("b-w", "scrgb")}
+    across, down = picture.resolution or (72.0, 72.0)
+    image = image.copy(
+        interpretation=colours[str(picture.pixels.dtype)][picture.pixels.ndim - 2], xres=across / 25.4, yres=down / 25.4
+    )
+    fields = {**picture.metadata, "resolution-unit": "in"}
+    if picture.profile:
+        fields["icc-profile-data"] = picture.profile
+    for name, value in fields.items():
+        image.set_type(vips.GValue.blob_type if isinstance(value, bytes) else vips.GValue.gstr_type, name, value)
+    image.set_type(vips.GValue.gint_type, "orientation", 1)
+    return image
+
+
+def _with_libvips(saver: str, **options: Any) -> Callable[[Picture, Path], None]:
+    def save(picture: Picture, path: Path) -> None:
+        vips = libvips()
+        keep = ("xmp", "iptc", "icc", "other", *(["exif"] if "exif-data" in picture.metadata else []))
+        flags = {"exif": 1, "xmp": 2, "iptc": 4, "icc": 8, "other": 16}
+        try:
+            getattr(_image(picture), saver)(str(path), keep=sum(flags[name] for name in keep), **options)
+        except vips.Error as error:
+            raise OSError(reason(error)) from None
+
+    return save
+
+
+def _save_tiff(picture: Picture, path: Path) -> None:
+    # The predictor for floats is left out: few readers other than libtiff know it.
+    predictor = "none" if picture.pixels.dtype == np.float32 else "horizontal"
+    _with_libvips("tiffsave", compression="deflate", predictor=predictor)(picture, path)
+    if isinstance(exif := picture.metadata.get("exif-data"), bytes):
+        add_tiff_exif(path, exif)
+
+
+def _with_pillow(name: str) -> Callable[[Picture, Path], None]:
+    def save(picture: Picture, path: Path) -> None:
+        from PIL import Image
+
+        Image.fromarray(np.ascontiguousarray(picture.pixels)).save(path, format=name, dpi=picture.resolution)
+
+    return save
+
+
+_PNG = _Format(
+    "PNG",
+    ("uint8", "uint16"),
+    (1, 3),
+    True,
+    True,
+    _with_libvips("pngsave", filter=0xF8),  # all filters of PNG
+)
+_JPEG = _Format(
+    "JPEG", ("uint8",), (1, 3), False, True, _with_libvips("jpegsave", Q=95, subsample_mode="off", optimize_coding=True)
+)
+_TIFF = _Format("TIFF", ("uint8", "uint16", "float32"), (1, 3), True, True, _save_tiff)
+_WEBP = _Format("WebP", ("uint8",), (1, 3), True, True, _with_libvips("webpsave", lossless=True, exact=True))
+_BMP = _Format("BMP", ("uint8",), (1, 3), False, False, _with_pillow("BMP"))
+_PGM = _Format("PGM", ("uint8", "uint16"), (1,), False, False, _with_pillow("PPM"))
+_PPM = _Format("PPM", ("uint8",), (3,), False, False, _with_pillow("PPM"))
+_FORMATS = {
+    ".png": _PNG,
+    ".jpg": _JPEG,
+    ".jpeg": _JPEG,
+    ".tif": _TIFF,
+    ".tiff": _TIFF,
+    ".webp": _WEBP,
+    ".bmp": _BMP,
+    ".pgm": _PGM,
+    ".ppm": _PPM,
+}
+WRITABLE_SUFFIXES = tuple(_FORMATS)
+"""File name endings, in lower case, under which `write` can write."""
