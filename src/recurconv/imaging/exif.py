@@ -6,12 +6,12 @@ import contextlib
 import os
 import struct
 from pathlib import Path
-from typing import Any
 
 _EXIF, _GPS = 0x8769, 0x8825
 # Of the first directory, what describes the picture and not how its pixels are stored: ImageDescription, Make, Model,
 # Software, DateTime, Artist, HostComputer, Copyright.
 _DESCRIPTIONS = (270, 271, 272, 305, 306, 315, 316, 33432)
+_ASCII, _LONG = 2, 4
 
 
 def read_tiff_exif(path: Path) -> bytes | None:
@@ -30,10 +30,12 @@ def read_tiff_exif(path: Path) -> bytes | None:
 
 
 def add_tiff_exif(path: Path, block: bytes) -> None:
-    """Put an EXIF block into a TIFF file that has none: a new first directory behind all else, and the pointer to it.
+    """Put an EXIF block into a TIFF file that has none.
+
+    A new first directory is written behind all else: the entries of the old one as they are, and those of the block.
 
     Args:
-        path: a TIFF file (not BigTIFF), complete; changed in place.
+        path: a complete TIFF file with one picture, not BigTIFF; changed in place.
         block: EXIF as JPEG files hold it.
     """
     from PIL import Image
@@ -43,18 +45,31 @@ def add_tiff_exif(path: Path, block: bytes) -> None:
     exif.load(block)
     with path.open("rb+") as file:
         header = file.read(8)
-        directory: Any = ImageFileDirectory_v2(header)
-        file.seek(directory.next)
-        directory.load(file)
-        directory.update({tag: directory[tag] for tag in directory})  # what is not decoded would not be written
+        order = "<" if header[:2] == b"II" else ">"
+        file.seek(*struct.unpack(order + "L", header[4:]))
+        (count,) = struct.unpack(order + "H", file.read(2))
+        old = [file.read(12) for _ in range(count)]
+        entries = {struct.unpack(order + "H", entry[:2])[0]: entry for entry in old}
+
+        def append(data: bytes) -> int:
+            end = file.seek(0, os.SEEK_END)
+            file.write(b"\0" * (end % 2) + data)  # what is pointed to begins at an even place
+            return end + end % 2
+
         for tag in _DESCRIPTIONS:
-            if tag in exif:
-                directory[tag] = exif[tag]
+            if isinstance(text := exif.get(tag), str) and tag not in entries:
+                data = text.encode() + b"\0"
+                value = data.ljust(4, b"\0") if len(data) <= 4 else struct.pack(order + "L", append(data))
+                entries[tag] = struct.pack(order + "HHL", tag, _ASCII, len(data)) + value
         for tag in (_EXIF, _GPS):
             if values := exif.get_ifd(tag):
-                directory[tag] = dict(values)
-        start = file.seek(0, os.SEEK_END)
-        start += file.write(b"\0" * (start % 2))  # directories begin at even offsets
-        file.write(directory.tobytes(start))
+                directory = ImageFileDirectory_v2(header, group=tag)
+                directory.update(values)
+                start = append(b"")
+                append(directory.tobytes(start))
+                entries[tag] = struct.pack(order + "HHLL", tag, _LONG, 1, start)
+        first = append(
+            struct.pack(order + "H", len(entries)) + b"".join(entries[tag] for tag in sorted(entries)) + b"\0" * 4
+        )
         file.seek(4)
-        file.write(struct.pack("<L" if header[:2] == b"II" else ">L", start))
+        file.write(struct.pack(order + "L", first))
