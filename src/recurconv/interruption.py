@@ -9,7 +9,7 @@ from types import FrameType
 
 
 class InterruptionError(RuntimeError):
-    """The user asked to stop; the state is saved."""
+    """The user asked to stop, or the time allowed is over; the state is saved."""
 
     exit_status = 130
 

@@ -34,6 +34,7 @@ def train(
     download: bool = False,
     quiet: bool = False,
     tensorboard: bool = False,
+    seconds: float = math.inf,
 ) -> RunFolder:
     """Train a network by a recipe; under ``torchrun`` on all its processes.
 
@@ -46,6 +47,7 @@ def train(
         download: fetch CIFAR if it is not at ``data``.
         quiet: lines instead of a progress bar.
         tensorboard: write event files into the run folder, too.
+        seconds: stop after so long, counted from the call, as if by Ctrl-C.
 
     Returns:
         The run folder, with the last checkpoint.
@@ -56,8 +58,9 @@ def train(
         ValueError: the data, the device or the recipe do not fit; nothing is written.
         TrainingError: the loss, the gradient or a weight became NaN or infinite; the last checkpoint is kept.
         OSError: the disk is full, say; the last checkpoint is kept.
-        InterruptionError: Ctrl-C; the state is saved first.
+        InterruptionError: Ctrl-C, or the time is over; the state is saved first.
     """
+    deadline = time.monotonic() + seconds
     fabric = distributed.make_fabric(device, recipe.precision)
     first = fabric.global_rank == 0
 
@@ -89,7 +92,7 @@ def train(
         condition, processes = trainer.task.set.condition, fabric.world_size
         trainer.run.note_environment(**where, condition=condition, processes=processes, iteration=trainer.iteration)
     with progress:
-        trainer.fit(progress)
+        trainer.fit(progress, deadline)
     return trainer.run
 
 
@@ -128,8 +131,13 @@ class Trainer:
         graphed = recipe.cuda_graphs and fabric.device.type == "cuda" and fabric.world_size == 1
         self.backward = GraphedBackward(self._backward, self.network) if graphed else self._backward
 
-    def fit(self, progress: Progress) -> None:
-        """Train from the current iteration to the end; save at each epoch's end and at least every two minutes."""
+    def fit(self, progress: Progress, deadline: float = math.inf) -> None:
+        """Train from the current iteration to the end; save at each epoch's end and at least every two minutes.
+
+        Args:
+            progress: told of every iteration.
+            deadline: the time of ``time.monotonic`` at which to stop as if by Ctrl-C.
+        """
         check_every = 1 if self.fabric.device.type == "cpu" else 20  # a check waits for the GPU
         saved = clock = time.monotonic()
         with interruptible() as interrupted:
@@ -141,7 +149,8 @@ class Trainer:
                         continue
                     progress.advance(self.iteration, self.check())
                     clock, self.seconds = time.monotonic(), self.seconds + time.monotonic() - clock
-                    stop = distributed.on_any_rank(interrupted.is_set(), self.fabric.device)
+                    wish = interrupted.is_set() or clock > deadline
+                    stop = distributed.on_any_rank(wish, self.fabric.device)
                     if epoch_ends:
                         self.end_epoch(progress)
                     elif stop or clock - saved > SAVE_SECONDS:
