@@ -12,6 +12,7 @@ SMALL = {
     "s2": NARROW,
     "r3": {"channels": 4},
     "s3": {"channels": 4},
+    "r3_half": {"channels": 4},
     "r4": NARROW,
     "s4": NARROW,
     "deeply_supervised_s4": NARROW,

@@ -69,7 +69,7 @@ def test_files_that_are_no_configs(folder, text, words):
 @pytest.mark.parametrize(
     ("network", "arguments", "words"),
     [
-        ("r9", "{}", "network 'r9' is unknown; there are deeply_supervised_s4, r2, r3, r4, s2, s3, s4"),
+        ("r9", "{}", "network 'r9' is unknown; there are deeply_supervised_s4, r2, r3, r3_half, r4, s2, s3, s4"),
         ("__init__", "{}", "network '__init__' is unknown"),
         ("r2", '{"depth": 3, "skip": 1}', "r2 does not take depth, skip; it takes num_classes, steps, norm, width"),
         ("r2", '{"options": {}}', "r2 does not take options; it takes num_classes"),

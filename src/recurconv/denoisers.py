@@ -8,7 +8,7 @@ from torch import nn
 
 from recurconv.cell import as_dial, default_norm
 from recurconv.network import Cell, builder
-from recurconv.networks import Denoiser, ResidualBody, recurrent_cells
+from recurconv.networks import Denoiser, ResidualBody, check_channels, recurrent_cells
 from recurconv.usage import NormUsage
 
 LARGEST_SIGMA = 55.0  # that the noise level is scaled by, in 1/255
@@ -102,6 +102,7 @@ def r3_half(
 
     Arguments as in ``recurconv.r3``.
     """
+    check_channels(channels)
     dial = as_dial(steps)
     norm = default_norm(norm, dial)
     bodies = [ResidualBody(channels, bias=norm == "none") for _ in range(3)]

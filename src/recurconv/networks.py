@@ -47,8 +47,7 @@ class ConvolutionBody(nn.Module):
 
     def __init__(self, channels: int, *, bias: bool = False) -> None:
         super().__init__()
-        if channels < 1:
-            raise ValueError(f"channels={channels}; give at least 1")
+        check_channels(channels)
         self.norm_channels = (channels,)
         self.conv = nn.Conv2d(channels, channels, 3, padding=1, bias=bias)
 
@@ -238,6 +237,12 @@ def _standard(bodies: Sequence[Callable[[], nn.Module]], steps: int, pooled: boo
 
 def _pooling(pooled: bool) -> nn.Module | None:
     return nn.AvgPool2d(2) if pooled else None
+
+
+def check_channels(channels: int) -> None:
+    """Raise ValueError unless a denoiser can have so many."""
+    if channels < 1:
+        raise ValueError(f"channels={channels}; give at least 1")
 
 
 def _scaled(channels: int, width: float) -> int:
