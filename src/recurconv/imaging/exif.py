@@ -1,4 +1,4 @@
-"""EXIF in TIFF files, which libvips neither reads nor writes there."""
+"""EXIF: of TIFF files, where libvips neither reads nor writes it, and without the thumbnail elsewhere."""
 
 from __future__ import annotations
 
@@ -12,6 +12,19 @@ _EXIF, _GPS = 0x8769, 0x8825
 # Software, DateTime, Artist, HostComputer, Copyright.
 _DESCRIPTIONS = (270, 271, 272, 305, 306, 315, 316, 33432)
 _ASCII, _LONG = 2, 4
+
+
+def without_thumbnail(block: bytes) -> bytes:
+    """Return an EXIF block whose second directory, the thumbnail's, nothing points to; a damaged one as it is."""
+    start = 6 if block.startswith(b"Exif\0\0") else 0
+    order = "<" if block[start : start + 2] == b"II" else ">"
+    try:
+        (first,) = struct.unpack_from(order + "L", block, start + 4)
+        (count,) = struct.unpack_from(order + "H", block, start + first)
+    except struct.error:
+        return block
+    pointer = start + first + 2 + 12 * count
+    return block[:pointer] + b"\0" * 4 + block[pointer + 4 :] if pointer + 4 <= len(block) else block
 
 
 def read_tiff_exif(path: Path) -> bytes | None:

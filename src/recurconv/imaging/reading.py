@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from recurconv.data.pictures import MAX_PIXELS, PathLike
-from recurconv.imaging.exif import read_tiff_exif
+from recurconv.imaging.exif import read_tiff_exif, without_thumbnail
 from recurconv.imaging.library import libvips, reason
 from recurconv.imaging.picture import WHITE, Picture, Pixels
 
@@ -102,8 +102,9 @@ def _with_libvips(path: Path, name: str) -> Picture:
     dtype = {"uchar": np.uint8, "ushort": np.uint16, "float": np.float32}[image.format]
     whole = np.frombuffer(memory, dtype).reshape(image.height, image.width, image.bands)
     metadata = {field: image.get(field) for field in image.get_fields() if field.startswith(_METADATA)}
-    if name == "TIFF" and (exif := read_tiff_exif(path)):
-        metadata["exif-data"] = exif
+    exif = read_tiff_exif(path) if name == "TIFF" else metadata.get("exif-data")
+    if exif is not None:
+        metadata["exif-data"] = without_thumbnail(exif)
     resolution = image.xres * 25.4, image.yres * 25.4
     orientation = image.get("orientation") if image.get_typeof("orientation") else 1
     if orientation in _TURNS:

@@ -164,9 +164,7 @@ _PNG = _Format(
     True,
     _with_libvips("pngsave", filter=0xF8),  # all filters of PNG
 )
-_JPEG = _Format(
-    "JPEG", ("uint8",), (1, 3), False, True, _with_libvips("jpegsave", Q=95, subsample_mode="off", optimize_coding=True)
-)
+_JPEG = _Format("JPEG", ("uint8",), (1, 3), False, True, _with_libvips("jpegsave", Q=95, subsample_mode="off"))
 _TIFF = _Format("TIFF", ("uint8", "uint16", "float32"), (1, 3), True, True, _save_tiff)
 _WEBP = _Format("WebP", ("uint8",), (1, 3), True, True, _with_libvips("webpsave", lossless=True, exact=True))
 _BMP = _Format("BMP", ("uint8",), (1, 3), False, False, _with_pillow("BMP"))
