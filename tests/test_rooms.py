@@ -123,7 +123,8 @@ def test_importing_the_package_does_not_import_pytorch():
 def test_every_public_name_is_there_and_the_same_as_in_its_room():
     assert set(recurconv.__all__) == set(dir(recurconv))
     promised = (
-        "r2 s2 r3 s3 r4 s4 deeply_supervised_s4 RecurrentCell StandardCell NormBank NormGroup load cost steps_for"
+        "r2 s2 r3 s3 r4 s4 deeply_supervised_s4 RecurrentCell StandardCell NormBank NormGroup Dial load cost steps_for "
+        "r3_half denoise"
     )
     assert {*promised.split(), "Network", "__version__"} == set(recurconv.__all__)
     for name in recurconv.__all__:

@@ -15,14 +15,17 @@ from recurconv._version import __version__
 
 if TYPE_CHECKING:
     from recurconv.cell import RecurrentCell, StandardCell
+    from recurconv.cleaning import denoise
     from recurconv.costs import cost, steps_for
     from recurconv.denoisers import r3_half
     from recurconv.loading import load
     from recurconv.network import Network
     from recurconv.networks import deeply_supervised_s4, r2, r3, r4, s2, s3, s4
     from recurconv.norms import NormBank, NormGroup
+    from recurconv.runtime import Dial
 
 __all__ = [
+    "Dial",
     "Network",
     "NormBank",
     "NormGroup",
@@ -31,6 +34,7 @@ __all__ = [
     "__version__",
     "cost",
     "deeply_supervised_s4",
+    "denoise",
     "load",
     "r2",
     "r3",
@@ -44,12 +48,14 @@ __all__ = [
 
 _HOME = {
     "cell": ("RecurrentCell", "StandardCell"),
+    "cleaning": ("denoise",),
     "costs": ("cost", "steps_for"),
     "denoisers": ("r3_half",),
     "loading": ("load",),
     "network": ("Network",),
     "networks": ("deeply_supervised_s4", "r2", "r3", "r4", "s2", "s3", "s4"),
     "norms": ("NormBank", "NormGroup"),
+    "runtime": ("Dial",),
 }
 
 

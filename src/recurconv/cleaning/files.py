@@ -1,0 +1,123 @@
+"""Picture files made clean: which file comes from which, and one of them."""
+
+import glob
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from recurconv import imaging
+from recurconv.cleaning.cleaner import Cleaned, Cleaner
+from recurconv.cleaning.tiles import Done
+from recurconv.data.pictures import list_pictures
+
+
+@dataclass(frozen=True)
+class Job:
+    """A picture file and where it goes; ``named``: the target's name was chosen by the user."""
+
+    source: Path
+    target: Path
+    named: bool = False
+
+
+@dataclass(frozen=True)
+class Made:
+    """What became of a file: its size in pixels, the noise in 1/255, the setting (0: left as it was), seconds."""
+
+    target: Path
+    width: int
+    height: int
+    sigma: float
+    steps: int
+    seconds: float
+
+
+def jobs(sources: Sequence[str], out: Path) -> list[Job]:
+    """Pair what is read with what is written.
+
+    Args:
+        sources: files, folders, which are searched with their subfolders, and patterns such as "scans/**/*.png".
+        out: the file to write where one file is read, unless it is a folder or has no suffix; else a folder, in which
+            files lie as in the folder they come from.
+
+    Raises:
+        ValueError: nothing matches a pattern, a folder holds no picture, two pictures would go into one file, or
+            ``out`` is a file where a folder is needed.
+    """
+    if len(sources) == 1 and out.suffix and not out.is_dir() and not _many(sources[0]):
+        return [Job(Path(sources[0]), out, named=True)]
+    if out.is_file():
+        raise ValueError(f"{out} is a file; give a folder for more than one picture")
+    found = [Job(path, out / inside) for source in sources for path, inside in _found(source, out)]
+    taken: dict[Path, Path] = {}
+    for job in found:
+        if taken.setdefault(job.target, job.source) != job.source:
+            raise ValueError(f"{taken[job.target]} and {job.source} would both become {job.target}; run them apart")
+    return list({job.target: job for job in found}.values())
+
+
+def clean_file(job: Job, cleaner: Cleaner, *, overwrite: bool = False, done: Done = lambda count, of: None) -> Made:
+    """Read a picture, make it clean, write it with its transparency, colour profile and metadata.
+
+    Colour that full transparency hides is filled from around before, and comes out as it was. A format that is read
+    and not written, or that cannot hold the picture, becomes PNG or TIFF by a suffix behind the name, unless the user
+    named the file.
+
+    Raises:
+        ValueError, OSError: the picture cannot be read or written; or the file is there and ``overwrite`` is not set.
+        ImportError: what reads pictures or judges noise is not installed.
+    """
+    _check_free(job.target, overwrite)  # before the work is done
+    start = time.perf_counter()
+    picture = imaging.read(job.source)
+    target = job.target
+    if not job.named and (suffix := imaging.suffix_for(picture, target.suffix)) != target.suffix:
+        target = target.with_name(target.name + suffix)
+        _check_free(target, overwrite)
+    try:
+        clean = _clean(picture, cleaner, done)
+    except (ValueError, MemoryError) as error:
+        raise type(error)(f"{job.source}: {error}") from None
+    imaging.write(replace(picture, pixels=clean.pixels), target, overwrite=overwrite)
+    height, width = picture.pixels.shape[:2]
+    return Made(target, width, height, clean.sigma, clean.steps, time.perf_counter() - start)
+
+
+def _clean(picture: imaging.Picture, cleaner: Cleaner, done: Done) -> Cleaned:
+    if picture.alpha is None:
+        return cleaner.clean(picture.pixels, done=done)
+    visible = picture.alpha > 0
+    clean = cleaner.clean(imaging.fill_hidden(picture.pixels, picture.alpha), visible, done)
+    clean.pixels[~visible] = picture.pixels[~visible]
+    return clean
+
+
+def _check_free(target: Path, overwrite: bool) -> None:
+    if target.exists() and not overwrite:
+        raise FileExistsError(f"{target} is there already; give --overwrite to replace it")
+
+
+def _many(source: str) -> bool:
+    return Path(source).is_dir() or (glob.has_magic(source) and not Path(source).exists())
+
+
+def _found(source: str, out: Path) -> Iterator[tuple[Path, Path]]:
+    """The files of a source, each with its place in the folder to write."""
+    path = Path(source)
+    if path.is_dir():
+        inside = out.resolve()
+        # What was written into the folder before is not read again.
+        files = [
+            file for file in list_pictures(path) if inside == path.resolve() or inside not in file.resolve().parents
+        ]
+        yield from ((file, file.relative_to(path)) for file in files)
+    elif _many(source):
+        names = sorted(name for name in glob.glob(source, recursive=True) if Path(name).is_file())
+        if not names:
+            raise ValueError(f"no file matches {source}")
+        plain = next(number for number, part in enumerate(path.parts) if glob.has_magic(part))
+        root = Path(*path.parts[:plain])
+        yield from ((Path(name), Path(name).relative_to(root)) for name in names)
+    else:
+        yield path, Path(path.name)

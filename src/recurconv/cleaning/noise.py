@@ -1,0 +1,84 @@
+"""How noisy a picture is, where nobody says so."""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recurconv.cleaning.values import as_floats
+
+Pixels = NDArray[Any]
+
+SIDE = 64  # of a patch, in pixels
+PATCHES = 400  # at most, evenly over the picture: a larger one takes no longer
+QUANTILE, NORMAL_QUANTILE = 0.1, -1.2816  # which of the patches counts, and where that is on a normal distribution
+SPREAD = 1.166  # standard deviation of the estimate from n coefficients, relative to it, times the root of n
+CLIPPED = 0.1  # of a patch's pixels may be black or white
+
+NEEDS = 'estimating the noise needs scikit-image and PyWavelets: pip install "recurconv[denoise]", or say sigma'
+
+
+def estimate_sigma(pixels: Pixels, visible: NDArray[np.bool_] | None = None) -> float:
+    """Estimate the standard deviation of Gaussian noise, the same all over the picture.
+
+    scikit-image's estimator (the median absolute diagonal detail of a wavelet transform) takes texture for noise: of
+    clean photographs it says 2 on average and up to 14. So it judges patches, and those with the least detail count:
+    the tenth percentile over the patches, divided by where that percentile is expected if there is noise alone.
+    Patches with clipped values, whose noise is cut off, count only where there are no others.
+
+    Args:
+        pixels: [H, W] or [H, W, C]: uint8, uint16, or float with white at 1.
+        visible: bool [H, W]; patches with pixels that are not visible count only where there are no others.
+
+    Returns:
+        The standard deviation in 1/255 of white; 0 for a picture with no detail at all, or too small to tell.
+
+    Raises:
+        ImportError: scikit-image or PyWavelets is not installed.
+
+    Source: Donoho and Johnstone, *Ideal spatial adaptation by wavelet shrinkage*, 1994.
+    """
+    height, width = pixels.shape[:2]
+    if min(height, width) < 8:
+        return 0.0
+    found: list[tuple[bool, float]] = []
+    for rows, columns in _patches(height, width):
+        patch = as_floats(pixels[rows, columns])
+        hidden = visible is not None and not visible[rows, columns].all()
+        clipped = float(np.mean((patch <= 0) | (patch >= 1))) > CLIPPED
+        found.append((hidden or clipped, _sigma(patch)))
+    good = [sigma for doubtful, sigma in found if not doubtful] or [sigma for _, sigma in found]
+    coefficients = (min(SIDE, height) / 2) * (min(SIDE, width) / 2)
+    expected = 1 + NORMAL_QUANTILE * SPREAD / math.sqrt(coefficients) if len(good) > 1 else 1.0
+    return 255 * float(np.quantile(good, QUANTILE)) / expected
+
+
+def _patches(height: int, width: int) -> list[tuple[slice, slice]]:
+    """Patches evenly over the picture, at most about ``PATCHES``."""
+    down, across = max(1, height // SIDE), max(1, width // SIDE)
+    fewer = max(1.0, math.sqrt(down * across / PATCHES))
+    return [
+        (slice(top, top + SIDE), slice(left, left + SIDE))
+        for top in _starts(height, max(1, int(down / fewer)))
+        for left in _starts(width, max(1, int(across / fewer)))
+    ]
+
+
+def _starts(length: int, count: int) -> list[int]:
+    """Where ``count`` patches start along an axis."""
+    return [int(start) for start in np.linspace(0, max(0, length - SIDE), count)]
+
+
+def _sigma(patch: Pixels) -> float:
+    """Of one patch, [H, W] or [H, W, C], in units of white: the mean over channels."""
+    channels = np.moveaxis(np.atleast_3d(patch), 2, 0)
+    try:
+        from skimage import restoration
+
+        estimate: Any = restoration.estimate_sigma
+        # A constant channel has no detail to take a median of.
+        found = [estimate(channel) if np.ptp(channel) > 0 else 0.0 for channel in channels]
+    except ImportError:  # scikit-image asks for PyWavelets at the call
+        raise ImportError(NEEDS) from None
+    return float(np.mean(np.nan_to_num(found)))
