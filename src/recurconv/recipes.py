@@ -228,10 +228,10 @@ def denoise_gray_short() -> Recipe:
     return dataclasses.replace(
         denoise_gray(),
         name="denoise-gray-short",
-        summary="denoise-gray sized for a CPU core",
+        summary="denoise-gray of 48 channels, sized for a CPU core",
+        channels=48,
         epochs=20,
         batch_size=16,
-        rate=2e-3,
         patches_per_epoch=8_000,
     )
 
@@ -242,10 +242,10 @@ def denoise_color_short() -> Recipe:
     return dataclasses.replace(
         denoise_color(),
         name="denoise-color-short",
-        summary="denoise-color sized for a CPU core",
+        summary="denoise-color of 48 channels, sized for a CPU core",
+        channels=48,
         epochs=20,
         batch_size=16,
-        rate=2e-3,
         patches_per_epoch=8_000,
     )
 
