@@ -1,0 +1,141 @@
+"""The result files that ``recurconv reproduce`` writes: read, checked, and their means over seeds."""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recurconv import cells
+
+_PLAIN = ("preset", "seed", "images", "epochs", "environment")
+_BY_SETTING = ("values", "standard_errors", "parameters", "macs", "depth")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run, as its file tells it (``recurconv.cells.results`` says what stands there).
+
+    ``values`` (errors in % or PSNR in dB), ``standard_errors``, ``parameters``, ``macs`` (per image, or per pixel of a
+    denoiser) and ``depth`` are by setting; a value is None where it was not finite. ``seconds`` is the time of
+    training.
+    """
+
+    file: Path
+    run: str
+    preset: str
+    seed: int
+    values: Mapping[int, float | None]
+    standard_errors: Mapping[int, float | None]
+    images: int
+    condition: str
+    epochs: int
+    seconds: float
+    parameters: Mapping[int, int]
+    macs: Mapping[int, float]
+    depth: Mapping[int, int]
+    environment: Mapping[str, Any]
+    diverged: str | None
+    variables: Mapping[str, Any]
+
+    @property
+    def hardware(self) -> str:
+        """The GPU, or the processor and its threads."""
+        gpu, threads = self.environment.get("gpu"), self.environment.get("threads")
+        count = "" if threads is None else f", {threads} thread{'s' if threads != 1 else ''}"
+        return str(gpu or f"{self.environment.get('processor', 'unknown')}{count}")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The runs of one cell at one setting.
+
+    Attributes:
+        seeds: how many runs there are.
+        diverged: how many of these have no finite value.
+        mean: of the finite values; None if there is none.
+        spread: their standard deviation over seeds; None for fewer than two.
+        standard_error: of the mean: the larger of that over seeds and that over the test images, which all seeds
+            share; None if neither is known.
+    """
+
+    seeds: int
+    diverged: int
+    mean: float | None
+    spread: float | None
+    standard_error: float | None
+
+
+def summarise(results: Iterable[Result], setting: int) -> Summary:
+    """The mean over seeds of what a cell's runs reach at a setting."""
+    found = list(results)
+    values = [value for result in found if (value := result.values.get(setting)) is not None]
+    spread = statistics.stdev(values) if len(values) > 1 else None
+    errors = [error for result in found if (error := result.standard_errors.get(setting)) is not None]
+    if spread is not None:
+        errors.append(spread / math.sqrt(len(values)))
+    return Summary(
+        seeds=len(found),
+        diverged=len(found) - len(values),
+        mean=statistics.fmean(values) if values else None,
+        spread=spread,
+        standard_error=max(errors, default=None),
+    )
+
+
+def read_results(folder: Path) -> list[Result]:
+    """Every result file in a folder, in the order of their names.
+
+    Raises:
+        ValueError: there is none; or some are broken, of another format or config, or tell of the same run; all of
+            them in one message.
+        OSError: the folder is not there or cannot be read.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder; give the one that `recurconv reproduce` wrote by --results")
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise ValueError(f"{folder} has no result file (*.json); `recurconv reproduce` writes them")
+    results: dict[tuple[str, str, int], Result] = {}
+    problems = []
+    for file in files:
+        try:
+            result = _read(file)
+        except ValueError as error:
+            problems.append(str(error))
+            continue
+        twin = results.setdefault((result.run, result.preset, result.seed), result)
+        if twin is not result:
+            problems.append(f"{file} tells of the same run as {twin.file.name}; move one of them away")
+    if problems:
+        raise ValueError("; ".join(problems))
+    return list(results.values())
+
+
+def _read(file: Path) -> Result:
+    found = cells.read_result(file)
+    if changed := cells.matches(found):
+        raise ValueError(f"{file} is of another config than its cell: {changed}; move it away, and run the cell again")
+    for key in _BY_SETTING:
+        found[key] = _by_setting(file, key, found.get(key))
+    return Result(
+        file=file,
+        run=found["cell"],
+        diverged=found.get("diverged"),
+        variables=found.get("variables") or {},
+        condition=str(found.get("condition", "")),
+        seconds=float(found.get("training_seconds") or 0),
+        **{key: found[key] for key in (*_PLAIN, *_BY_SETTING)},
+    )
+
+
+def _by_setting(file: Path, key: str, values: Any) -> dict[int, Any]:
+    """A mapping by setting, whose keys are text in JSON."""
+    fine = isinstance(values, dict) and all(
+        setting.isdigit() and (value is None or (type(value) in (int, float) and math.isfinite(value)))
+        for setting, value in values.items()
+    )
+    if not fine:
+        raise ValueError(f"{file}: {key} is not a number (or null) for each setting; move it away, and make it anew")
+    return {int(setting): value for setting, value in values.items()}
