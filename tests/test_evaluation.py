@@ -220,8 +220,20 @@ def test_what_has_no_meaning_for_the_network_is_refused(saved, cifar, pictures):
         evaluate(denoiser, cifar, "test", dataset="cifar10")
     with pytest.raises(ValueError, match="sigma"):
         evaluate(denoiser, pictures, "test", sigma=-1)
-    with pytest.raises(ValueError, match="this denoiser takes 3 channels"):
-        evaluate(saved(brightening({1: 0, 2: 0.1}, image_channels=3), "colour"), pictures, "test")
+    with pytest.raises(ValueError, match="image_channels=2 must be 1 or 3 for denoising"):
+        evaluate(saved(brightening({1: 0, 2: 0.1}, image_channels=2), "two"), pictures, "test")
+
+
+def test_a_colour_denoiser_is_measured_in_colour(saved, pictures):
+    gray, colour = (
+        evaluate(
+            saved(brightening({1: 0.1, 2: 0.2}, image_channels=channels), f"{channels}"), pictures, "test", sigma=0
+        )
+        for channels in (1, 3)
+    )
+    assert "gray pictures" in gray.condition
+    assert "colour pictures" in colour.condition
+    assert [row.value for row in colour.rows] == pytest.approx([row.value for row in gray.rows], abs=0.1)
 
 
 def test_the_recipe_for_a_network_fits_its_kind(saved):

@@ -11,6 +11,7 @@ from torch import nn
 import recurconv as rc
 import tiny
 from recurconv import recipes
+from recurconv.networks import Denoiser
 from recurconv.tasks import Classification, Denoising, build_network, mean_metric, measure_settings
 
 
@@ -91,6 +92,44 @@ def test_the_loss_of_a_denoiser_is_one_when_nothing_is_removed(tmp_path):
     assert float(task.loss(noisy, clean)) == pytest.approx(1, rel=0.1)
     assert float(task.loss(clean, clean)) == 0
     assert float(task.distance(noisy, clean)) == float(task.loss(noisy, clean))
+
+
+class Echo(nn.Module):
+    """Gives the images back and notes the noise level that it was told."""
+
+    dial = (1,)
+    takes_sigma = True
+
+    def forward(self, images, steps, sigma=None):
+        self.told = sigma
+        return images
+
+
+class EchoDenoiser(Echo, Denoiser):
+    def __init__(self):
+        nn.Module.__init__(self)
+
+
+def test_a_range_of_noise_levels_is_told_to_the_network(tmp_path):
+    task = denoising(tiny.gray_pictures(tmp_path), "network=r3_half", "sigmas=5,45", "sigma=30", split="train")
+    inputs, targets = next(task.training_batches(0, 0, 0, 1))
+    net = EchoDenoiser()
+    assert torch.equal(task.run(net, inputs, 1), inputs[:, :1])
+    assert torch.equal(net.told, inputs[:, 1, 0, 0])
+    assert targets.shape == inputs[:, :1].shape
+    task.measure(net, 1)
+    assert net.told == 30
+    tied = rc.r3(channels=4).eval()  # takes no noise level: it is trained on the same patches without it
+    assert torch.equal(task.run(tied, inputs, 1), tied(inputs[:, :1], 1))
+
+
+def test_the_loss_over_a_range_is_minus_psnr_up_to_a_gray_level(tmp_path):
+    task = denoising(tiny.gray_pictures(tmp_path), "network=r3_half", "sigmas=0,55", split="train")
+    clean = torch.zeros(2, 1, 4, 4)
+    outputs = torch.cat([torch.full((1, 1, 4, 4), 0.1), torch.full((1, 1, 4, 4), 0.5)])
+    psnr = [-10 * math.log10(value**2 + 255**-2) for value in (0.1, 0.5)]
+    assert float(task.loss(outputs, clean)) == pytest.approx(-np.mean(psnr) / 10 * math.log(10), rel=1e-5)
+    assert float(task.loss(clean, clean)) == pytest.approx(-2 * math.log(255), rel=1e-5)
 
 
 def test_label_smoothing_is_the_recipes():

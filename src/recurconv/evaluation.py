@@ -115,7 +115,7 @@ def recipe_for(
 
 def _guessed_recipe(source: str | Path, network: Network, dataset: str | None) -> Recipe:
     if isinstance(network, Denoiser):
-        return recipes.get("r3-gray25")
+        return recipes.override(recipes.get("r3-gray25"), [f"image_channels={network.image_channels}"])
     classes = _classes(network)
     if dataset is None and classes not in (10, 100):
         raise ValueError(f"{source} has {classes} classes and no recipe.json; say by --dataset what the data is")
@@ -192,8 +192,6 @@ def _classes(network: Network) -> int:
 
 def _check_fit(network: Network, task: Task, data: Path) -> None:
     """What the class names, where a network has any, do not tell."""
-    if isinstance(network, Denoiser) and network.image_channels != 1:
-        raise ValueError(f"this denoiser takes {network.image_channels} channels; pictures are measured as gray")
     if isinstance(task, Classification) and len(task.set.class_names) != _classes(network):
         raise ValueError(
             f"{data} has {len(task.set.class_names)} classes, this network {_classes(network)}; give the data that it "
