@@ -8,6 +8,7 @@ from recurconv.runtime.calibration import Calibration, Shape
 # How much of a surprise is taken for load on the machine, which passes, and for a fault in one setting's calibration,
 # which stays; and the largest surprise that one call may be, since a single hiccup says little.
 LOAD, OWN, LARGEST = 0.3, 0.05, math.log(3)
+KEPT = 0.995  # of what is known of a setting, at every call
 
 
 class Pace:
@@ -17,7 +18,8 @@ class Pace:
     both start at 1. After every call the surprise, log(measured / expected), cut at a factor of 3, moves log ``load``
     by 0.3 of it and log ``own`` of the setting that ran by 0.05 of it. So a few slow calls make every setting look
     slower, and a smaller one is chosen; and since any setting's calls tell of the load, fast calls at the smaller
-    setting bring the larger one back as soon as the load is gone, without trials that would break the budget.
+    setting bring the larger one back as soon as the load is gone, without trials that would break the budget. log ``own``
+    fades by 0.5 % a call, so that a setting that was slow once is tried again, some ten calls or more later.
 
     Args:
         calibration: what was measured on this machine.
@@ -42,4 +44,5 @@ class Pace:
         surprise = math.log(max(milliseconds, 1e-6) / self.expected(steps, shape))
         surprise = max(-LARGEST, min(LARGEST, surprise))
         self._load += LOAD * surprise
+        self._own = {other: own * KEPT for other, own in self._own.items()}
         self._own[steps] += OWN * surprise
