@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 _EXIF, _GPS = 0x8769, 0x8825
 # Of the first directory, what describes the picture and not how its pixels are stored: ImageDescription, Make, Model,
@@ -32,7 +35,7 @@ def read_tiff_exif(path: Path) -> bytes | None:
     from PIL import Image
 
     exif, kept = Image.Exif(), Image.Exif()
-    with contextlib.suppress(Exception), path.open("rb") as file:  # damaged metadata does not make the pixels wrong
+    with _tolerance(), path.open("rb") as file:
         exif.load_from_fp(file)
         kept.update({tag: exif[tag] for tag in _DESCRIPTIONS if tag in exif})
         for directory in (_EXIF, _GPS):
@@ -49,40 +52,61 @@ def add_tiff_exif(path: Path, block: bytes) -> None:
 
     Args:
         path: a complete TIFF file with one picture, not BigTIFF; changed in place.
-        block: EXIF as JPEG files hold it.
+        block: EXIF as JPEG files hold it; what is damaged of it is left out.
     """
-    from PIL import Image
-    from PIL.TiffImagePlugin import ImageFileDirectory_v2
-
-    exif = Image.Exif()
-    exif.load(block)
     with path.open("rb+") as file:
         header = file.read(8)
         order = "<" if header[:2] == b"II" else ">"
         file.seek(*struct.unpack(order + "L", header[4:]))
         (count,) = struct.unpack(order + "H", file.read(2))
-        old = [file.read(12) for _ in range(count)]
-        entries = {struct.unpack(order + "H", entry[:2])[0]: entry for entry in old}
+        entries = [file.read(12) for _ in range(count)]
+        by_tag = {struct.unpack(order + "H", entry[:2])[0]: entry for entry in entries}
 
         def append(data: bytes) -> int:
             end = file.seek(0, os.SEEK_END)
             file.write(b"\0" * (end % 2) + data)  # what is pointed to begins at an even place
             return end + end % 2
 
-        for tag in _DESCRIPTIONS:
-            if isinstance(text := exif.get(tag), str) and tag not in entries:
-                data = text.encode() + b"\0"
-                value = data.ljust(4, b"\0") if len(data) <= 4 else struct.pack(order + "L", append(data))
-                entries[tag] = struct.pack(order + "HHL", tag, _ASCII, len(data)) + value
-        for tag in (_EXIF, _GPS):
-            if values := exif.get_ifd(tag):
-                directory = ImageFileDirectory_v2(header, group=tag)
-                directory.update(values)
-                start = append(b"")
-                append(directory.tobytes(start))
-                entries[tag] = struct.pack(order + "HHLL", tag, _LONG, 1, start)
-        first = append(
-            struct.pack(order + "H", len(entries)) + b"".join(entries[tag] for tag in sorted(entries)) + b"\0" * 4
-        )
+        texts, directories = _parts(block)
+        for tag in texts.keys() - by_tag.keys():
+            data = texts[tag].encode() + b"\0"
+            value = data.ljust(4, b"\0") if len(data) <= 4 else struct.pack(order + "L", append(data))
+            by_tag[tag] = struct.pack(order + "HHL", tag, _ASCII, len(data)) + value
+        for tag, directory in directories.items():
+            start = append(b"")
+            file.write(_encoded(header, tag, directory, start))
+            by_tag[tag] = struct.pack(order + "HHLL", tag, _LONG, 1, start)
+        sorted_entries = b"".join(by_tag[tag] for tag in sorted(by_tag))
+        first = append(struct.pack(order + "H", len(by_tag)) + sorted_entries + b"\0" * 4)
         file.seek(4)
         file.write(struct.pack(order + "L", first))
+
+
+def _parts(block: bytes) -> tuple[dict[int, str], dict[int, dict[int, Any]]]:
+    """The texts of an EXIF block's first directory, and the directories that it points to."""
+    from PIL import Image
+
+    exif = Image.Exif()
+    texts, directories = {}, {}
+    with _tolerance():
+        exif.load(block)
+        texts = {tag: exif[tag] for tag in _DESCRIPTIONS if isinstance(exif.get(tag), str)}
+        directories = {tag: dict(values) for tag in (_EXIF, _GPS) if (values := exif.get_ifd(tag))}
+    return texts, directories
+
+
+def _encoded(header: bytes, tag: int, values: dict[int, Any], start: int) -> bytes:
+    """A directory as it stands in a TIFF file with this header from the place `start` on."""
+    from PIL.TiffImagePlugin import ImageFileDirectory_v2
+
+    directory = ImageFileDirectory_v2(header, group=tag)
+    directory.update(values)
+    return directory.tobytes(start)
+
+
+@contextlib.contextmanager
+def _tolerance() -> Iterator[None]:
+    """Damaged metadata does not make the pixels wrong: Pillow neither warns nor fails."""
+    with warnings.catch_warnings(), contextlib.suppress(Exception):
+        warnings.simplefilter("ignore")
+        yield

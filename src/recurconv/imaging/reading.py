@@ -126,8 +126,7 @@ def _with_pillow(path: Path, name: str) -> Picture:
     from PIL import Image
 
     try:
-        with warnings.catch_warnings(), Image.open(path, formats=["BMP", "PPM"]) as image:
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the check below is stricter
+        with _open(path, "BMP", "PPM") as image:
             _check_pixels(path, image.width, image.height)
             if image.mode == "RGB" and name == "PNM" and _largest_value(image) > 255:
                 raise ValueError(f"{path}: 16-bit colour in a PNM file is not read; convert it to .png or .tif")
@@ -166,15 +165,19 @@ def _largest_value(image: Any) -> int:
 
 def _frames_of_png(path: Path) -> int:
     """Count the frames of an animated PNG, of which libvips sees the first only."""
+    try:
+        with _open(path, "PNG") as image:
+            return int(getattr(image, "n_frames", 1))
+    except Exception:  # libvips says what is wrong with it
+        return 1
+
+
+def _open(path: Path, *formats: str) -> Any:
     from PIL import Image
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        try:
-            with Image.open(path, formats=["PNG"]) as image:
-                return int(getattr(image, "n_frames", 1))
-        except Exception:  # libvips says what is wrong with it
-            return 1
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # MAX_PIXELS is checked after it
+        return Image.open(path, formats=formats)
 
 
 def _check_pixels(path: Path, width: int, height: int) -> None:

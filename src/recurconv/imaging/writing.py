@@ -15,6 +15,8 @@ from recurconv.imaging.exif import add_tiff_exif
 from recurconv.imaging.library import libvips, reason
 from recurconv.imaging.picture import Picture, Pixels
 
+_KEEP_ALL, _KEEP_EXIF = 31, 1  # VipsForeignKeep: the kinds of metadata that libvips writes
+
 
 @dataclass(frozen=True)
 class _Format:
@@ -129,10 +131,10 @@ def _image(picture: Picture) -> Any:
 def _with_libvips(saver: str, **options: Any) -> Callable[[Picture, Path], None]:
     def save(picture: Picture, path: Path) -> None:
         vips = libvips()
-        keep = ("xmp", "iptc", "icc", "other", *(["exif"] if "exif-data" in picture.metadata else []))
-        flags = {"exif": 1, "xmp": 2, "iptc": 4, "icc": 8, "other": 16}
+        # libvips makes EXIF where there is none, and JPEG files written by it have no other place for the resolution.
+        exif = "exif-data" in picture.metadata or (saver == "jpegsave" and picture.resolution is not None)
         try:
-            getattr(_image(picture), saver)(str(path), keep=sum(flags[name] for name in keep), **options)
+            getattr(_image(picture), saver)(str(path), keep=_KEEP_ALL if exif else _KEEP_ALL - _KEEP_EXIF, **options)
         except vips.Error as error:
             raise OSError(reason(error)) from None
 
@@ -151,7 +153,8 @@ def _with_pillow(name: str) -> Callable[[Picture, Path], None]:
     def save(picture: Picture, path: Path) -> None:
         from PIL import Image
 
-        Image.fromarray(np.ascontiguousarray(picture.pixels)).save(path, format=name, dpi=picture.resolution)
+        options = {"dpi": picture.resolution} if picture.resolution else {}
+        Image.fromarray(np.ascontiguousarray(picture.pixels)).save(path, format=name, **options)
 
     return save
 

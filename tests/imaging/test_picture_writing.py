@@ -1,0 +1,260 @@
+"""What is written holds, to other libraries, exactly what the picture holds."""
+
+import dataclasses
+import io
+
+import numpy as np
+import pytest
+import tifffile
+import torch
+from kinds import SIZES, exif_with_thumbnail, png, values
+from PIL import Image, ImageCms, ImageOps, PngImagePlugin
+from PIL.TiffImagePlugin import IFDRational
+from torchvision.io import ImageReadMode, decode_image
+
+from recurconv import imaging
+
+pytestmark = pytest.mark.filterwarnings("ignore:The image decoding and encoding:DeprecationWarning")
+
+ICC = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+XMP = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"/></x:xmpmeta>'
+TURNED = {  # EXIF 2.32, tag 274: stored to seen
+    1: lambda x: x,
+    2: lambda x: x[:, ::-1],
+    3: lambda x: x[::-1, ::-1],
+    4: lambda x: x[::-1],
+    5: lambda x: x.swapaxes(0, 1),
+    6: lambda x: np.rot90(x, -1),
+    7: lambda x: np.rot90(x, 2).swapaxes(0, 1),
+    8: lambda x: np.rot90(x, 1),
+}
+
+
+def stacked(picture):
+    """Pixels and alpha as one array `[H, W, channels]`."""
+    pixels = picture.pixels if picture.pixels.ndim == 3 else picture.pixels[..., None]
+    return pixels if picture.alpha is None else np.dstack([pixels, picture.alpha])
+
+
+def decoded(path):
+    """What another library than libvips reads, `[H, W, channels]`."""
+    if path.suffix in (".png", ".webp"):
+        return torch.movedim(decode_image(str(path), mode=ImageReadMode.UNCHANGED), 0, -1).numpy()
+    if path.suffix == ".tif":
+        pixels = tifffile.imread(path)
+    elif path.suffix in (".pgm", ".ppm"):
+        data = path.read_bytes()
+        magic, width, height, white = data.split(None, 4)[:4]
+        shape = int(height), int(width), {b"P5": 1, b"P6": 3}[magic]
+        kind = np.dtype(">u2" if int(white) > 255 else "u1")
+        raw = data[-kind.itemsize * shape[0] * shape[1] * shape[2] :]
+        pixels = np.frombuffer(raw, kind).reshape(shape).astype(kind.newbyteorder("="))
+    else:
+        with Image.open(path) as image:
+            pixels = np.asarray(image)
+    return pixels if pixels.ndim == 3 else pixels[..., None]
+
+
+def made(dtype, channels, size):
+    whole = values(dtype, *size, channels)
+    pixels = np.ascontiguousarray(whole[..., :3] if channels >= 3 else whole[..., 0])
+    return imaging.Picture(pixels, np.ascontiguousarray(whole[..., -1]) if channels in (2, 4) else None)
+
+
+HELD = (
+    [(".png", dtype, channels) for dtype in ("uint8", "uint16") for channels in (1, 2, 3, 4)]
+    + [(".tif", dtype, channels) for dtype in ("uint8", "uint16", "float32") for channels in (1, 2, 3, 4)]
+    + [(".webp", "uint8", 3), (".webp", "uint8", 4), (".bmp", "uint8", 3), (".bmp", "uint8", 1)]
+    + [(".ppm", "uint8", 3), (".pgm", "uint8", 1), (".pgm", "uint16", 1)]
+)
+
+
+@pytest.mark.parametrize("size", [(7, 5), (16, 20)])
+@pytest.mark.parametrize(("suffix", "dtype", "channels"), HELD)
+def test_lossless_formats_lose_nothing(tmp_path, suffix, dtype, channels, size):
+    picture = made(dtype, channels, size)
+    imaging.write(picture, tmp_path / f"a{suffix}")
+    found = decoded(tmp_path / f"a{suffix}")
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found.reshape(*size, channels), stacked(picture))
+    np.testing.assert_array_equal(stacked(imaging.read(tmp_path / f"a{suffix}")), stacked(picture))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("suffix", imaging.WRITABLE_SUFFIXES)
+def test_every_format_and_size_comes_back(tmp_path, suffix, size):
+    picture = made("uint8", 1 if suffix == ".pgm" else 3, size)
+    imaging.write(picture, tmp_path / f"a{suffix.upper()}")
+    again = imaging.read(tmp_path / f"a{suffix.upper()}")
+    assert again.pixels.shape == picture.pixels.shape
+    if suffix not in (".jpg", ".jpeg"):
+        np.testing.assert_array_equal(again.pixels, picture.pixels)
+
+
+def test_jpeg_keeps_colour_at_full_resolution_and_high_quality(tmp_path):
+    stripes = np.zeros((16, 16, 3), np.uint8)
+    stripes[:, ::2, 0], stripes[:, 1::2, 2] = 200, 200  # lost if colour were halved
+    imaging.write(imaging.Picture(stripes), tmp_path / "a.jpg")
+    assert np.abs(decoded(tmp_path / "a.jpg").astype(int) - stripes).max() < 16
+
+
+def test_views_are_written_as_they_look(tmp_path):
+    whole = values("uint8", 6, 9, 4)
+    picture = imaging.Picture(whole[::-1, :, 2::-1], whole[::-1, :, 3])
+    imaging.write(picture, tmp_path / "a.png")
+    np.testing.assert_array_equal(decoded(tmp_path / "a.png"), stacked(picture))
+
+
+def rich(tmp_path, suffix, orientation=1):
+    """A file of Pillow's with all sorts of metadata: its path and the pixels that it stores."""
+    pixels = values("uint8", 6, 9, 3)
+    exif = Image.Exif()
+    exif.update({0x112: orientation, 0x10F: "Maker", 0x132: "2020:01:02 03:04:05", 0x8298: "Who"})
+    exif.get_ifd(0x8769).update({0x829A: IFDRational(1, 125), 0x920A: IFDRational(50, 1), 0x927C: b"Note\0\1\2\3"})
+    exif.get_ifd(0x8825).update({1: "N", 2: (IFDRational(10), IFDRational(20), IFDRational(61, 2))})
+    options = {"exif": exif, "icc_profile": ICC}
+    if suffix == ".png":
+        options["pnginfo"] = PngImagePlugin.PngInfo()
+        options["pnginfo"].add_text("Title", "A title")
+        options["pnginfo"].add_itxt("XML:com.adobe.xmp", XMP.decode())
+    else:
+        options["xmp"] = XMP
+    if suffix == ".webp":
+        options["lossless"] = True
+    else:
+        options["dpi"] = (300, 200)
+    Image.fromarray(pixels).save(tmp_path / f"in{suffix}", **options)
+    return tmp_path / f"in{suffix}", pixels
+
+
+def facts(path):
+    """Metadata as Pillow reads it: named values that must not get lost."""
+    with Image.open(path) as image:
+        exif = image.getexif()
+        shot, place = exif.get_ifd(0x8769), exif.get_ifd(0x8825)
+        info = {**image.info, **image.text} if image.format == "PNG" else image.info
+        return {
+            "maker": exif.get(0x10F),
+            "time": exif.get(0x132),
+            "copyright": exif.get(0x8298),
+            "exposure": shot.get(0x829A),
+            "length": shot.get(0x920A),
+            "note": shot.get(0x927C),
+            "latitude": (place.get(1), place.get(2)),
+            "profile": info.get("icc_profile"),
+            "xmp": bytes(info.get("xmp") or info.get("XML:com.adobe.xmp", "").encode()),
+        }
+
+
+EXPECTED = {
+    "maker": "Maker",
+    "time": "2020:01:02 03:04:05",
+    "copyright": "Who",
+    "exposure": 1 / 125,
+    "length": 50,
+    "note": b"Note\0\1\2\3",
+    "latitude": ("N", (10, 20, 30.5)),
+    "profile": ICC,
+    "xmp": XMP,
+}
+
+
+@pytest.mark.parametrize("target", [".jpg", ".png", ".tif", ".webp"])
+@pytest.mark.parametrize("source", [".jpg", ".png", ".webp"])
+def test_profile_and_metadata_are_kept(tmp_path, source, target):
+    path, _ = rich(tmp_path, source)
+    assert facts(path) == EXPECTED
+    imaging.write(imaging.read(path), tmp_path / f"out{target}")
+    assert facts(tmp_path / f"out{target}") == EXPECTED
+    if target == ".tif":  # and back
+        imaging.write(imaging.read(tmp_path / "out.tif"), tmp_path / "back.jpg")
+        assert facts(tmp_path / "back.jpg") == EXPECTED
+
+
+def test_profile_and_metadata_of_sixteen_bit_pictures(tmp_path):
+    path, _ = rich(tmp_path, ".jpg")
+    deep = dataclasses.replace(imaging.read(path), pixels=values("uint16", 6, 9, 3), source=None)
+    imaging.write(deep, tmp_path / "a.tif")
+    imaging.write(imaging.read(tmp_path / "a.tif"), tmp_path / "b.png")
+    assert facts(tmp_path / "b.png") == EXPECTED
+    np.testing.assert_array_equal(decoded(tmp_path / "b.png"), deep.pixels)
+
+
+def test_text_of_png_is_kept(tmp_path):
+    path, _ = rich(tmp_path, ".png")
+    imaging.write(imaging.read(path), tmp_path / "out.png")
+    with Image.open(tmp_path / "out.png") as image:
+        assert image.text["Title"] == "A title"
+
+
+def test_what_has_no_metadata_gets_none(tmp_path):
+    for suffix in (".png", ".jpg", ".tif", ".webp"):
+        imaging.write(made("uint8", 3, (5, 7)), tmp_path / f"a{suffix}")
+        with Image.open(tmp_path / f"a{suffix}") as image:
+            assert not image.info.get("exif")
+            assert not image.info.get("icc_profile")
+
+
+@pytest.mark.parametrize("target", [".jpg", ".png", ".tif"])
+@pytest.mark.parametrize("source", [".jpg", ".png", ".tif", ".bmp"])
+def test_resolution_is_kept_and_turned(tmp_path, source, target):
+    for orientation in (1, 6):
+        path, _ = rich(tmp_path, source, orientation)
+        imaging.write(imaging.read(path), tmp_path / f"out{target}", overwrite=True)
+        with Image.open(tmp_path / f"out{target}") as image:
+            exif = image.getexif()
+            dots = (exif[282], exif[283]) if target == ".jpg" else image.info["dpi"]
+        turned = orientation == 6 and source != ".bmp"
+        assert dots == pytest.approx((200, 300) if turned else (300, 200), abs=0.05)
+
+
+@pytest.mark.parametrize("orientation", TURNED)
+@pytest.mark.parametrize("suffix", [".png", ".webp", ".tif"])
+def test_a_turned_picture_is_upright_in_memory_and_in_the_file(tmp_path, suffix, orientation):
+    path, stored = rich(tmp_path, suffix, orientation)
+    picture = imaging.read(path)
+    np.testing.assert_array_equal(picture.pixels, TURNED[orientation](stored))
+    for target in (".png", ".tif", ".jpg"):
+        imaging.write(picture, tmp_path / f"out{target}", overwrite=True)
+        with Image.open(tmp_path / f"out{target}") as image:
+            assert image.getexif().get(0x112, 1) == 1
+            assert image.size == (picture.pixels.shape[1], picture.pixels.shape[0])
+            if target != ".jpg":
+                np.testing.assert_array_equal(ImageOps.exif_transpose(image), picture.pixels)
+
+
+def test_a_thumbnail_of_the_picture_before_is_dropped(tmp_path):
+    thumbnail = io.BytesIO()
+    Image.fromarray(values("uint8", 8, 8, 3)).save(thumbnail, "JPEG")
+    exif = exif_with_thumbnail(thumbnail.getvalue(), 6)
+    Image.fromarray(values("uint8", 16, 24, 3)).save(tmp_path / "a.jpg", exif=exif)
+    assert thumbnail.getvalue() in (tmp_path / "a.jpg").read_bytes()
+    for suffix in (".jpg", ".png", ".webp", ".tif"):
+        imaging.write(imaging.read(tmp_path / "a.jpg"), tmp_path / f"out{suffix}")
+        assert thumbnail.getvalue() not in (tmp_path / f"out{suffix}").read_bytes()
+
+
+@pytest.mark.parametrize("block", [b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0", b"Exif\0\0II*\0\x08\0\0\0\xff\xff"])
+def test_damaged_exif_leaves_the_pixels(tmp_path, block):
+    pixels = values("uint8", 16, 24, 3)
+    Image.fromarray(pixels).save(tmp_path / "a.png", exif=block)
+    for suffix in (".png", ".tif"):
+        imaging.write(imaging.read(tmp_path / "a.png"), tmp_path / f"out{suffix}")
+        np.testing.assert_array_equal(decoded(tmp_path / f"out{suffix}"), pixels)
+
+
+def test_suffix_for_gives_one_that_holds_the_picture():
+    gray, deep = made("uint8", 1, (2, 2)), made("uint16", 4, (2, 2))
+    assert imaging.suffix_for(gray, ".jpg") == ".jpg"
+    assert imaging.suffix_for(gray, ".JPEG") == ".JPEG"
+    assert imaging.suffix_for(gray, ".gif") == ".png"
+    assert imaging.suffix_for(deep, ".jpg") == ".png"
+    assert imaging.suffix_for(deep, ".tiff") == ".tiff"
+    assert imaging.suffix_for(made("float32", 3, (2, 2)), ".png") == ".tif"
+
+
+def test_the_same_picture_gives_the_same_file(tmp_path):
+    (tmp_path / "in.png").write_bytes(png(values("uint8", 9, 9, 3)))
+    for name in ("a", "b"):
+        imaging.write(imaging.read(tmp_path / "in.png"), tmp_path / f"{name}.png")
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
