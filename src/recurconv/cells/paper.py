@@ -190,7 +190,8 @@ def select(names: Sequence[str]) -> list[Cell]:
     for name in names:
         found = [id for id in CELLS if name == "all" or any(fnmatchcase(id, name + end) for end in ("", "/*"))]
         if not found:
-            near = difflib.get_close_matches(name, [*TABLES, *CELLS], 1)
+            known = [id.rsplit("/", parts)[0] for id in CELLS for parts in (2, 1, 0)]  # tables, rows, cells
+            near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"choose all or some of {', '.join(TABLES)}"
             raise ValueError(f"there is no table, figure or cell {name!r}; {hint}")
         chosen.update(found)
