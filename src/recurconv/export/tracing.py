@@ -69,12 +69,9 @@ def program(network: Network, steps: int) -> ExportedProgram:
     Raises:
         ValueError: ``steps`` is not on the dial.
     """
-    setting = network.setting(steps)
+    module = OneSetting(frozen(network), network.setting(steps)).eval()
     inputs, shapes = _inputs(network)
-    with torch.no_grad():
-        return torch.export.export(
-            OneSetting(frozen(network), setting).eval(), tuple(inputs.values()), dynamic_shapes=shapes
-        )
+    return _traced(module, tuple(inputs.values()), shapes)
 
 
 def static_model(network: Network, steps: int, *, opset: int | None = None) -> "ModelProto":
@@ -110,11 +107,9 @@ def static_model(network: Network, steps: int, *, opset: int | None = None) -> "
     }
     inputs, shapes = _inputs(network)
     fixed: dict[str, Any] = {name: {} for name in tensors}
-    with torch.no_grad(), warnings.catch_warnings():
+    exported = _traced(_Bare(module), (tensors, *inputs.values()), {"tensors": fixed, **shapes})
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are about PyTorch's own internals
-        exported = torch.export.export(
-            _Bare(module), (tensors, *inputs.values()), dynamic_shapes={"tensors": fixed, **shapes}
-        )
         traced = torch.onnx.export(
             exported,
             dynamo=True,
@@ -146,6 +141,13 @@ def _inputs(network: Network) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     if takes_sigma(network):
         inputs["sigma"], shapes["sigma"] = torch.tensor(SIGMA), {}
     return inputs, shapes
+
+
+def _traced(module: nn.Module, inputs: tuple[Any, ...], shapes: dict[str, Any]) -> ExportedProgram:
+    """A program of ``torch.export``. Strict tracing follows ``len(images)``, which the other kind takes as constant."""
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are about PyTorch's own internals
+        return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=True)
 
 
 def _with_weights(model: "ModelProto", tensors: Mapping[str, torch.Tensor], network: Network) -> "ModelProto":
