@@ -68,13 +68,15 @@ def clean_file(job: Job, cleaner: Cleaner, *, overwrite: bool = False, done: Don
         ValueError, OSError: the picture cannot be read or written; or the file is there and ``overwrite`` is not set.
         ImportError: what reads pictures or judges noise is not installed.
     """
-    _check_free(job.target, overwrite)  # before the work is done
+    _check_free(job, job.target, overwrite)
     start = time.perf_counter()
     picture = imaging.read(job.source)
     target = job.target
-    if not job.named and (suffix := imaging.suffix_for(picture, target.suffix)) != target.suffix:
+    if (suffix := imaging.suffix_for(picture, target.suffix)) != target.suffix:
+        if job.named:
+            raise ValueError(f"{target}: {_kind(picture)} is not written as {target.suffix}; {suffix} holds it")
         target = target.with_name(target.name + suffix)
-        _check_free(target, overwrite)
+        _check_free(job, target, overwrite)
     try:
         clean = _clean(picture, cleaner, done)
     except (ValueError, MemoryError) as error:
@@ -93,9 +95,19 @@ def _clean(picture: imaging.Picture, cleaner: Cleaner, done: Done) -> Cleaned:
     return clean
 
 
-def _check_free(target: Path, overwrite: bool) -> None:
+def _check_free(job: Job, target: Path, overwrite: bool) -> None:
+    """What ``imaging.write`` says at the end, before the work is done."""
+    if target.exists() and job.source.exists() and target.samefile(job.source):
+        raise ValueError(f"{job.source}: would be replaced by its own result; write to another file or folder")
     if target.exists() and not overwrite:
         raise FileExistsError(f"{target} is there already; give --overwrite to replace it")
+
+
+def _kind(picture: imaging.Picture) -> str:
+    """A picture in words."""
+    depth = {"uint8": "8-bit", "uint16": "16-bit"}.get(str(picture.pixels.dtype), "float")
+    colour = "gray" if picture.pixels.ndim == 2 else "colour"
+    return f"{depth} {colour}{'' if picture.alpha is None else ' with alpha'}"
 
 
 def _many(source: str) -> bool:

@@ -14,7 +14,8 @@ SIDE = 64  # of a patch, in pixels
 PATCHES = 400  # at most, evenly over the picture: a larger one takes no longer
 QUANTILE, NORMAL_QUANTILE = 0.1, -1.2816  # which of the patches counts, and where that is on a normal distribution
 SPREAD = 1.166  # standard deviation of the estimate from n coefficients, relative to it, times the root of n
-CLIPPED = 0.1  # of a patch's pixels may be black or white
+DOUBT = 0.02  # the share of a patch's values that may be black, white or not visible ...
+FEW = 0.25  # ... unless so few of the patches are as good
 
 NEEDS = 'estimating the noise needs scikit-image and PyWavelets: pip install "recurconv[denoise]", or say sigma'
 
@@ -22,14 +23,14 @@ NEEDS = 'estimating the noise needs scikit-image and PyWavelets: pip install "re
 def estimate_sigma(pixels: Pixels, visible: NDArray[np.bool_] | None = None) -> float:
     """Estimate the standard deviation of Gaussian noise, the same all over the picture.
 
-    scikit-image's estimator (the median absolute diagonal detail of a wavelet transform) takes texture for noise: of
-    clean photographs it says 2 on average and up to 14. So it judges patches, and those with the least detail count:
-    the tenth percentile over the patches, divided by where that percentile is expected if there is noise alone.
-    Patches with clipped values, whose noise is cut off, count only where there are no others.
+    scikit-image's estimator (the median absolute diagonal detail of a wavelet transform) takes texture for noise. So it
+    judges patches, and those with the least detail count: the tenth percentile over the patches, divided by where that
+    percentile is expected if there is noise alone.
+    Patches with clipped values, whose noise is cut off, count only where there are few others.
 
     Args:
         pixels: [H, W] or [H, W, C]: uint8, uint16, or float with white at 1.
-        visible: bool [H, W]; patches with pixels that are not visible count only where there are no others.
+        visible: bool [H, W]; patches with pixels that are not visible count only where there are few others.
 
     Returns:
         The standard deviation in 1/255 of white; 0 for a picture with no detail at all, or too small to tell.
@@ -42,16 +43,22 @@ def estimate_sigma(pixels: Pixels, visible: NDArray[np.bool_] | None = None) -> 
     height, width = pixels.shape[:2]
     if min(height, width) < 8:
         return 0.0
-    found: list[tuple[bool, float]] = []
-    for rows, columns in _patches(height, width):
-        patch = as_floats(pixels[rows, columns])
-        hidden = visible is not None and not visible[rows, columns].all()
-        clipped = float(np.mean((patch <= 0) | (patch >= 1))) > CLIPPED
-        found.append((hidden or clipped, _sigma(patch)))
-    good = [sigma for doubtful, sigma in found if not doubtful] or [sigma for _, sigma in found]
+    patches = _patches(height, width)
+    doubts = np.array([_doubt(pixels[patch], None if visible is None else visible[patch]) for patch in patches])
+    judged = np.flatnonzero(doubts <= max(DOUBT, np.quantile(doubts, FEW)))
+    found = [_sigma(as_floats(pixels[patches[number]])) for number in judged]
     coefficients = (min(SIDE, height) / 2) * (min(SIDE, width) / 2)
-    expected = 1 + NORMAL_QUANTILE * SPREAD / math.sqrt(coefficients) if len(good) > 1 else 1.0
-    return 255 * float(np.quantile(good, QUANTILE)) / expected
+    expected = 1 + NORMAL_QUANTILE * SPREAD / math.sqrt(coefficients) if len(found) > 1 else 1.0
+    return 255 * float(np.quantile(found, QUANTILE)) / expected
+
+
+def _doubt(patch: Pixels, visible: NDArray[np.bool_] | None) -> float:
+    """The share of values that tell nothing: black or white, where noise is cut off, or not visible."""
+    floats = as_floats(patch)
+    useless = (floats <= 0) | (floats >= 1)
+    if visible is not None:
+        useless |= ~visible.reshape(visible.shape + (1,) * (patch.ndim - 2))
+    return float(useless.mean())
 
 
 def _patches(height: int, width: int) -> list[tuple[slice, slice]]:

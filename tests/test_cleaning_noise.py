@@ -1,0 +1,94 @@
+"""How noisy a picture is: against noise that was added, and against scikit-image's estimate of the whole picture."""
+
+import numpy as np
+import pytest
+from skimage import restoration
+
+from recurconv.cleaning.noise import PATCHES, SIDE, _patches, estimate_sigma
+from recurconv.data.pictures import sample_picture
+
+
+def with_noise(clean, sigma, seed=0):
+    """As a file holds it: rounded and clipped."""
+    noise = np.random.default_rng(seed).standard_normal(clean.shape)
+    return np.clip(np.rint(clean + sigma * noise), 0, 255).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def photo():
+    return sample_picture()
+
+
+@pytest.mark.parametrize("sigma", [3, 5, 10, 15, 25, 50])
+def test_the_noise_of_a_photograph_is_found(photo, sigma):
+    colour = np.stack([photo, photo[::-1], photo[:, ::-1]], axis=2)
+    for clean in (photo, colour):
+        assert estimate_sigma(with_noise(clean, sigma)) == pytest.approx(sigma, rel=0.1, abs=0.6)
+
+
+def test_a_clean_photograph_has_none(photo):
+    assert estimate_sigma(photo) < 1
+
+
+def test_all_types_are_judged_alike(photo):
+    noisy = with_noise(photo, 20)
+    expected = estimate_sigma(noisy)
+    assert estimate_sigma(noisy.astype(np.uint16) * 257) == pytest.approx(expected, rel=1e-4)
+    assert estimate_sigma(noisy / 255) == pytest.approx(expected, rel=1e-4)
+    assert estimate_sigma(np.dstack([noisy] * 3)) == pytest.approx(expected, rel=1e-4)
+
+
+def test_pure_noise_is_estimated_without_bias():
+    flat = np.full((512, 512), 128.0)
+    found = [estimate_sigma(with_noise(flat, 20, seed)) for seed in range(3)]
+    assert np.mean(found) == pytest.approx(20, rel=0.02)
+
+
+def test_texture_is_not_taken_for_noise():
+    clean = np.full((256, 256), 128.0)
+    clean[:, :150] += 40 * np.random.default_rng(1).standard_normal((256, 150))  # grass, say
+    noisy = with_noise(clean, 5)
+    assert restoration.estimate_sigma(noisy.astype(float)) > 10
+    assert estimate_sigma(noisy) == pytest.approx(5, rel=0.1)
+
+
+def test_where_values_are_clipped_the_noise_is_not_judged():
+    clean = np.full((256, 256), 120.0)
+    clean[:, :130] = 254  # an overexposed sky
+    assert estimate_sigma(with_noise(clean, 15)) == pytest.approx(15, rel=0.1)
+    assert estimate_sigma(with_noise(np.full((128, 128), 254.0), 15)) > 3  # nowhere else to look
+
+
+def test_where_nothing_is_seen_the_noise_is_not_judged():
+    visible = np.zeros((256, 256), bool)
+    visible[:, 128:] = True
+    noisy = with_noise(np.full((256, 256), 120.0), 15)
+    filled = np.where(visible, noisy, np.uint8(7))
+    assert estimate_sigma(filled, visible) == pytest.approx(15, rel=0.1)
+    scattered = np.random.default_rng(0).random((256, 256)) > 0.5  # no patch is wholly visible
+    assert estimate_sigma(noisy, scattered) == pytest.approx(15, rel=0.1)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 500), (7, 7), (64, 64), (200, 90, 3)])
+@pytest.mark.filterwarnings("error")
+def test_without_any_detail_there_is_no_noise(shape):
+    assert estimate_sigma(np.full(shape, 77, np.uint8)) == 0
+
+
+@pytest.mark.parametrize("shape", [(20, 20), (8, 300), (63, 65), (65, 63, 3)])
+@pytest.mark.filterwarnings("error")
+def test_small_pictures_are_judged_as_well_as_they_can_be(shape):
+    assert estimate_sigma(with_noise(np.full(shape, 128.0), 20)) == pytest.approx(20, rel=0.35)
+
+
+@pytest.mark.parametrize(("height", "width"), [(64, 64), (70, 1000), (321, 481), (5000, 300), (10_000, 10_000)])
+def test_patches_lie_all_over_the_picture(height, width):
+    patches = _patches(height, width)
+    assert 1 <= len(patches) <= PATCHES
+    assert len(set(map(str, patches))) == len(patches)
+    for axis, length in enumerate((height, width)):
+        parts = [patch[axis] for patch in patches]
+        assert all(part.stop - part.start == SIDE for part in parts)
+        assert min(part.start for part in parts) == 0
+        if length >= 2 * SIDE:
+            assert max(part.stop for part in parts) == length
