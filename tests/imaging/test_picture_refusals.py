@@ -80,10 +80,10 @@ BAD = {
     "moving.png": (lambda p: frames(p, ".png"), "3 pages or frames"),
     "ink.jpg": (lambda p: of_mode(p, "CMYK", ".jpg"), "its colours are CMYK; convert it to RGB first"),
     "ink.tif": (lambda p: of_mode(p, "CMYK", ".tif"), "its colours are CMYK; convert it to RGB first"),
-    "lab.tif": (lambda p: of_mode(p, "LAB", ".tif"), "TIFF file|LAB"),
+    "lab.tif": (lambda p: of_mode(p, "LAB", ".tif"), "its colours are LAB; convert it to RGB first"),
     "signed.tif": (lambda p: tiff(p, np.zeros((4, 4), np.int16)), "values of the type short; 8 and 16 bits without"),
     "deep.tif": (lambda p: tiff(p, np.zeros((4, 4), np.uint32)), "values of the type uint; 8 and 16 bits without"),
-    "double.tif": (lambda p: tiff(p, np.zeros((4, 4))), "TIFF file"),
+    "double.tif": (lambda p: tiff(p, np.zeros((4, 4))), "values of an unusual type; 8 and 16 bits"),
     "bright.tif": (
         lambda p: tiff(p, np.full((4, 4), 1.5, np.float32)),
         r"float values from 1\.5 to 1\.5; they must be",
@@ -107,6 +107,7 @@ def test_bad_files_are_one_line_that_names_them(tmp_path, capfd, name):
         imaging.read(tmp_path / name)
     assert str(raised.value).startswith(f"{tmp_path / name}: ")
     assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < len(str(tmp_path / name)) + 220
     assert capfd.readouterr() == ("", "")  # the libraries below print nothing either
 
 
@@ -196,6 +197,12 @@ def test_a_folder_is_no_output(tmp_path):
     (tmp_path / "a.png").mkdir()
     with pytest.raises(ValueError, match="a folder where a file is to be written"):
         imaging.write(COLOUR, tmp_path / "a.png", overwrite=True)
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "notes").write_bytes(b"mine")
+    with pytest.raises(ValueError, match=r"a\.png: .*notes is a file and not a folder"):
+        imaging.write(COLOUR, tmp_path / "notes" / "new" / "a.png")
 
 
 def test_missing_folders_are_made(tmp_path):

@@ -2,13 +2,14 @@
 
 import dataclasses
 import io
+import struct
 
 import numpy as np
 import pytest
 import tifffile
 import torch
 from kinds import SIZES, exif_with_thumbnail, png, values
-from PIL import Image, ImageCms, ImageOps, PngImagePlugin
+from PIL import Image, ImageCms, ImageOps, IptcImagePlugin, PngImagePlugin
 from PIL.TiffImagePlugin import IFDRational
 from torchvision.io import ImageReadMode, decode_image
 
@@ -180,11 +181,41 @@ def test_profile_and_metadata_of_sixteen_bit_pictures(tmp_path):
     np.testing.assert_array_equal(decoded(tmp_path / "b.png"), deep.pixels)
 
 
-def test_text_of_png_is_kept(tmp_path):
-    path, _ = rich(tmp_path, ".png")
-    imaging.write(imaging.read(path), tmp_path / "out.png")
-    with Image.open(tmp_path / "out.png") as image:
-        assert image.text["Title"] == "A title"
+def test_iptc_is_kept(tmp_path):
+    record = b"\x1c\x02\x78\x00\x09A caption" + b"\0"  # IIM 2:120
+    block = b"Photoshop 3.0\0" + b"8BIM\x04\x04\0\0" + struct.pack(">L", 14) + record[:14]
+    Image.fromarray(values("uint8", 8, 8, 3)).save(
+        tmp_path / "a.jpg", extra=b"\xff\xed" + struct.pack(">H", len(block) + 2) + block
+    )
+    imaging.write(imaging.read(tmp_path / "a.jpg"), tmp_path / "b.jpg")
+    for name in ("a.jpg", "b.jpg"):
+        with Image.open(tmp_path / name) as image:
+            assert IptcImagePlugin.getiptcinfo(image) == {(2, 120): b"A caption"}
+
+
+def test_text_of_png_is_kept_in_every_encoding(tmp_path):
+    texts = PngImagePlugin.PngInfo()
+    texts.add_text("Copyright", "© Jürgen")  # Latin-1
+    texts.add_itxt("Author", "Łukasz €")  # UTF-8
+    texts.add_text("Long", "long " * 99, zip=True)
+    texts.add_text("Raw profile type exif", "exif 0")  # would turn the picture again
+    Image.fromarray(values("uint8", 5, 7, 3)).save(tmp_path / "a.png", pnginfo=texts)
+    imaging.write(imaging.read(tmp_path / "a.png"), tmp_path / "b.png")
+    imaging.write(imaging.read(tmp_path / "b.png"), tmp_path / "c.png")
+    with Image.open(tmp_path / "c.png") as image:
+        assert image.text == {"Copyright": "© Jürgen", "Author": "Łukasz €", "Long": "long " * 99}
+    assert (tmp_path / "b.png").read_bytes() == (tmp_path / "c.png").read_bytes()
+
+
+def test_texts_of_tiff_are_kept_in_their_encoding(tmp_path):
+    described = {270: "© Jürgen".encode("latin-1"), 305: "Łukasz".encode(), 315: b"abc"}
+    Image.fromarray(values("uint8", 5, 7, 3)).save(tmp_path / "a.tif", tiffinfo=described)
+    imaging.write(imaging.read(tmp_path / "a.tif"), tmp_path / "b.tif")
+    imaging.write(imaging.read(tmp_path / "b.tif"), tmp_path / "c.jpg")
+    for name in ("b.tif", "c.jpg"):
+        with Image.open(tmp_path / name) as image:
+            exif = image.getexif()
+        assert {tag: exif[tag].encode("latin-1") for tag in described} == described
 
 
 def test_what_has_no_metadata_gets_none(tmp_path):

@@ -37,7 +37,8 @@ def read_tiff_exif(path: Path) -> bytes | None:
     exif, kept = Image.Exif(), Image.Exif()
     with _tolerance(), path.open("rb") as file:
         exif.load_from_fp(file)
-        kept.update({tag: exif[tag] for tag in _DESCRIPTIONS if tag in exif})
+        # As bytes: Pillow reads texts as Latin-1, and would write those that are not ASCII with question marks.
+        kept.update({tag: exif[tag].encode("latin-1") for tag in _DESCRIPTIONS if isinstance(exif.get(tag), str)})
         for directory in (_EXIF, _GPS):
             if values := exif.get_ifd(directory):
                 kept.get_ifd(directory).update(values)
@@ -69,7 +70,7 @@ def add_tiff_exif(path: Path, block: bytes) -> None:
 
         texts, directories = _parts(block)
         for tag in texts.keys() - by_tag.keys():
-            data = texts[tag].encode() + b"\0"
+            data = texts[tag].encode("latin-1", "replace") + b"\0"  # as Pillow decoded it
             value = data.ljust(4, b"\0") if len(data) <= 4 else struct.pack(order + "L", append(data))
             by_tag[tag] = struct.pack(order + "HHL", tag, _ASCII, len(data)) + value
         for tag, directory in directories.items():

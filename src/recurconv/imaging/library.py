@@ -20,5 +20,7 @@ def libvips() -> Any:
 
 def reason(error: Exception) -> str:
     """Return what libvips or Pillow complains of, on one line."""
-    lines = str(getattr(error, "detail", None) or error).split("\n")
-    return "; ".join(dict.fromkeys(" ".join(line.split()) for line in lines if line.strip())) or type(error).__name__
+    lines = [" ".join(line.split()) for line in str(getattr(error, "detail", None) or error).split("\n")]
+    # Of a truncated AVIF file, libvips names each place that it tried to reach.
+    lines = [line for line in dict.fromkeys(lines) if line and "bad seek to" not in line]
+    return "; ".join(lines) or type(error).__name__

@@ -25,7 +25,8 @@ class Picture:
             (black) to `white`. A view where the file stores it turned or with alpha: not always contiguous.
         alpha: opacity from 0 to `white`, `[H, W]` of the same dtype; None if the picture has none.
         profile: its ICC profile, which is not applied.
-        metadata: what libvips calls exif-data, xmp-data, iptc-data, image-description, png-comment-..., by these names.
+        metadata: blocks as files hold them, by the names that libvips gives them: "exif-data", "xmp-data", "iptc-data",
+            "photoshop-data"; and "png-texts", the text chunks of a PNG file.
         resolution: pixels per inch, across and down; None if unknown.
         format: of the file, e.g. "PNG".
         source: the file that it was read from, which `write` does not replace.
@@ -37,7 +38,7 @@ class Picture:
     pixels: Pixels
     alpha: Pixels | None = None
     profile: bytes | None = None
-    metadata: Mapping[str, bytes | str] = field(default_factory=dict)
+    metadata: Mapping[str, bytes] = field(default_factory=dict)
     resolution: tuple[float, float] | None = None
     format: str = ""
     source: Path | None = None

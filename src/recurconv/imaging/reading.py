@@ -10,13 +10,19 @@ from typing import Any
 import numpy as np
 
 from recurconv.data.pictures import MAX_PIXELS, PathLike
+from recurconv.imaging.chunks import read_png_chunks
 from recurconv.imaging.exif import read_tiff_exif, without_thumbnail
 from recurconv.imaging.library import libvips, reason
 from recurconv.imaging.picture import WHITE, Picture, Pixels
 
-_METADATA = ("exif-data", "xmp-data", "iptc-data", "image-description", "png-comment-", "gif-comment")
+_METADATA = ("exif-data", "xmp-data", "iptc-data", "photoshop-data")
 _COLOURS = ("b-w", "grey16", "srgb", "rgb", "rgb16", "scrgb")
-_UNKNOWN_RESOLUTION = 1.0  # pixels per mm: what libvips says where a file says nothing
+_UNKNOWN = 1.0  # pixels per mm: what libvips says where a file says nothing
+_DEPTHS = "8 and 16 bits without sign and 32-bit float are handled"
+_MEANINGS = {  # words of libvips about files that are not damaged
+    "samples out of range": f"values of an unusual type; {_DEPTHS}",
+    "bad labq format": "its colours are LAB; convert it to RGB first",
+}
 _TURNS = {  # EXIF orientation: how the stored pixels become upright (EXIF 2.32, tag 274)
     2: lambda x: x[:, ::-1],
     3: lambda x: x[::-1, ::-1],
@@ -90,35 +96,43 @@ def _with_libvips(path: Path, name: str) -> Picture:
     vips = libvips()
     # A source and not a file name: libvips would read options in the brackets of "a[1].png".
     load = getattr(vips.Image, f"{name.lower()}load_source")
+    frames, texts = read_png_chunks(path) if name == "PNG" else (1, b"")
     try:
         image = load(vips.Source.new_from_file(str(path)), access="sequential", fail_on="error")
         _check_pixels(path, image.width, image.height)
-        pages = image.get("n-pages") if image.get_typeof("n-pages") else 1
-        _check_pages(path, _frames_of_png(path) if name == "PNG" else pages)
+        _check_pages(path, max(frames, _field(image, "n-pages", 1)))
         _check_kind(path, image)
         memory = image.write_to_memory()
     except vips.Error as error:
-        raise ValueError(f"{path}: damaged, truncated or unreadable {name} file ({reason(error)})") from None
+        raise _damaged(path, name, error) from None
     dtype = {"uchar": np.uint8, "ushort": np.uint16, "float": np.float32}[image.format]
     whole = np.frombuffer(memory, dtype).reshape(image.height, image.width, image.bands)
-    metadata = {field: image.get(field) for field in image.get_fields() if field.startswith(_METADATA)}
-    exif = read_tiff_exif(path) if name == "TIFF" else metadata.get("exif-data")
-    if exif is not None:
-        metadata["exif-data"] = without_thumbnail(exif)
-    resolution = image.xres * 25.4, image.yres * 25.4
-    orientation = image.get("orientation") if image.get_typeof("orientation") else 1
-    if orientation in _TURNS:
-        whole = _TURNS[orientation](whole)
-        resolution = resolution[:: -1 if orientation >= 5 else 1]
+    orientation = _field(image, "orientation", 1)
+    whole = _TURNS.get(orientation, lambda x: x)(whole)
+    across, down = image.xres * 25.4, image.yres * 25.4
     return Picture(
         pixels=whole[..., :3] if image.bands >= 3 else whole[..., 0],
         alpha=whole[..., -1] if image.bands in (2, 4) else None,
-        profile=image.get("icc-profile-data") if image.get_typeof("icc-profile-data") else None,
-        metadata=metadata,
-        resolution=None if image.xres == image.yres == _UNKNOWN_RESOLUTION else resolution,
+        profile=_field(image, "icc-profile-data", None),
+        metadata=_metadata(path, name, image, texts),
+        resolution=(
+            None if image.xres == image.yres == _UNKNOWN else (down, across) if orientation >= 5 else (across, down)
+        ),
         format=name,
         source=path,
     )
+
+
+def _metadata(path: Path, name: str, image: Any, texts: bytes) -> dict[str, bytes]:
+    metadata = {field: image.get(field) for field in _METADATA if image.get_typeof(field)}
+    exif = read_tiff_exif(path) if name == "TIFF" else metadata.get("exif-data")
+    if exif is not None:
+        metadata["exif-data"] = without_thumbnail(exif)
+    return {**metadata, "png-texts": texts} if texts else metadata
+
+
+def _field(image: Any, name: str, default: Any) -> Any:
+    return image.get(name) if image.get_typeof(name) else default
 
 
 def _with_pillow(path: Path, name: str) -> Picture:
@@ -126,7 +140,10 @@ def _with_pillow(path: Path, name: str) -> Picture:
     from PIL import Image
 
     try:
-        with _open(path, "BMP", "PPM") as image:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the check below is stricter
+            opened = Image.open(path, formats=["BMP", "PPM"])
+        with opened as image:
             _check_pixels(path, image.width, image.height)
             if image.mode == "RGB" and name == "PNM" and _largest_value(image) > 255:
                 raise ValueError(f"{path}: 16-bit colour in a PNM file is not read; convert it to .png or .tif")
@@ -138,7 +155,7 @@ def _with_pillow(path: Path, name: str) -> Picture:
     except Exception as error:  # decoders of damaged data raise nearly anything
         if str(error).startswith(f"{path}: "):
             raise
-        raise ValueError(f"{path}: damaged, truncated or unreadable {name} file ({reason(error)})") from None
+        raise _damaged(path, name, error) from None
     has_alpha = whole.shape[2:] == (4,)
     return Picture(
         pixels=whole[..., :3] if has_alpha else whole,
@@ -147,6 +164,14 @@ def _with_pillow(path: Path, name: str) -> Picture:
         format=name,
         source=path,
     )
+
+
+def _damaged(path: Path, name: str, error: Exception) -> ValueError:
+    said = reason(error)
+    for words, meaning in _MEANINGS.items():
+        if words in said:
+            return ValueError(f"{path}: {meaning}")
+    return ValueError(f"{path}: damaged, truncated or unreadable {name} file ({said})")
 
 
 def _plain(image: Any) -> Any:
@@ -161,23 +186,6 @@ def _plain(image: Any) -> Any:
 def _largest_value(image: Any) -> int:
     arguments = image.tile[0].args
     return int(arguments[1]) if isinstance(arguments, tuple) and len(arguments) > 1 else 255
-
-
-def _frames_of_png(path: Path) -> int:
-    """Count the frames of an animated PNG, of which libvips sees the first only."""
-    try:
-        with _open(path, "PNG") as image:
-            return int(getattr(image, "n_frames", 1))
-    except Exception:  # libvips says what is wrong with it
-        return 1
-
-
-def _open(path: Path, *formats: str) -> Any:
-    from PIL import Image
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # MAX_PIXELS is checked after it
-        return Image.open(path, formats=formats)
 
 
 def _check_pixels(path: Path, width: int, height: int) -> None:
@@ -199,9 +207,7 @@ def _check_kind(path: Path, image: Any) -> None:
     if image.bands > 4:
         raise ValueError(f"{path}: {image.bands} channels; gray or colour, each with or without alpha, is handled")
     if image.format not in ("uchar", "ushort", "float"):
-        raise ValueError(
-            f"{path}: values of the type {image.format}; 8 and 16 bits without sign and 32-bit float are handled"
-        )
+        raise ValueError(f"{path}: values of the type {image.format}; {_DEPTHS}")
 
 
 def _check_range(path: Path, pixels: Pixels) -> None:

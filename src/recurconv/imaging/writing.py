@@ -11,10 +11,12 @@ import numpy as np
 
 from recurconv.data.pictures import PathLike
 from recurconv.files import write_atomically
+from recurconv.imaging.chunks import add_png_texts
 from recurconv.imaging.exif import add_tiff_exif
 from recurconv.imaging.library import libvips, reason
 from recurconv.imaging.picture import Picture, Pixels
 
+_TEXTS = "png-texts"
 _KEEP_ALL, _KEEP_EXIF = 31, 1  # VipsForeignKeep: the kinds of metadata that libvips writes
 
 
@@ -56,7 +58,7 @@ def write(picture: Picture, path: PathLike, *, overwrite: bool = False) -> None:
     Raises:
         FileExistsError: there is such a file, and `overwrite` is false.
         ValueError: the suffix is none of those; the format cannot hold the picture's depth, colour, alpha or profile;
-            `path` is the file that the picture was read from, or a folder.
+            `path` is the file that the picture was read from, a folder, or below a file.
         OSError: the file could not be written; a file that was there is as it was.
         ImportError: pyvips is not installed.
     """
@@ -68,6 +70,8 @@ def write(picture: Picture, path: PathLike, *, overwrite: bool = False) -> None:
         raise ValueError(f"{path}: {kind.name} holds no {lack}, which this picture has; {_others(picture)}")
     if path.is_dir():
         raise ValueError(f"{path}: a folder where a file is to be written")
+    if blocking := next((parent for parent in path.parents if parent.is_file()), None):
+        raise ValueError(f"{path}: {blocking} is a file and not a folder")
     if path.exists():
         if picture.source is not None and picture.source.exists() and path.samefile(picture.source):
             raise ValueError(f"{path}: the picture was read from this file; write to another")
@@ -119,11 +123,11 @@ def _image(picture: Picture) -> Any:
     image = image.copy(
         interpretation=colours[str(picture.pixels.dtype)][picture.pixels.ndim - 2], xres=across / 25.4, yres=down / 25.4
     )
-    fields = {**picture.metadata, "resolution-unit": "in"}
-    if picture.profile:
-        fields["icc-profile-data"] = picture.profile
-    for name, value in fields.items():
-        image.set_type(vips.GValue.blob_type if isinstance(value, bytes) else vips.GValue.gstr_type, name, value)
+    blocks = {**picture.metadata, "icc-profile-data": picture.profile}
+    for name, block in blocks.items():
+        if block is not None and name != _TEXTS:
+            image.set_type(vips.GValue.blob_type, name, block)
+    image.set_type(vips.GValue.gstr_type, "resolution-unit", "in")
     image.set_type(vips.GValue.gint_type, "orientation", 1)
     return image
 
@@ -141,11 +145,17 @@ def _with_libvips(saver: str, **options: Any) -> Callable[[Picture, Path], None]
     return save
 
 
+def _save_png(picture: Picture, path: Path) -> None:
+    _with_libvips("pngsave", filter=0xF8)(picture, path)  # all five filters, the best one for each row
+    if texts := picture.metadata.get(_TEXTS):
+        add_png_texts(path, texts)
+
+
 def _save_tiff(picture: Picture, path: Path) -> None:
     # The predictor for floats is left out: few readers other than libtiff know it.
     predictor = "none" if picture.pixels.dtype == np.float32 else "horizontal"
     _with_libvips("tiffsave", compression="deflate", predictor=predictor)(picture, path)
-    if isinstance(exif := picture.metadata.get("exif-data"), bytes):
+    if exif := picture.metadata.get("exif-data"):
         add_tiff_exif(path, exif)
 
 
@@ -159,14 +169,7 @@ def _with_pillow(name: str) -> Callable[[Picture, Path], None]:
     return save
 
 
-_PNG = _Format(
-    "PNG",
-    ("uint8", "uint16"),
-    (1, 3),
-    True,
-    True,
-    _with_libvips("pngsave", filter=0xF8),  # all filters of PNG
-)
+_PNG = _Format("PNG", ("uint8", "uint16"), (1, 3), True, True, _save_png)
 _JPEG = _Format("JPEG", ("uint8",), (1, 3), False, True, _with_libvips("jpegsave", Q=95, subsample_mode="off"))
 _TIFF = _Format("TIFF", ("uint8", "uint16", "float32"), (1, 3), True, True, _save_tiff)
 _WEBP = _Format("WebP", ("uint8",), (1, 3), True, True, _with_libvips("webpsave", lossless=True, exact=True))
