@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 
 import recurconv as rc
+import tiny
 from recurconv import cli
 from recurconv.data.cifar import LAYOUTS
 
@@ -25,6 +26,12 @@ CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 TEST_LABELS = (0, 0, 0, 1, 1, 2, 3, 9)
 
 Done = namedtuple("Done", "status out err")
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory):
+    """An uninterrupted run of ``tiny.recipe()``."""
+    return tiny.train(tiny.recipe(), "tiny", tmp_path_factory.mktemp("whole") / "run").path
 
 
 @pytest.fixture

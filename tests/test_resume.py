@@ -20,17 +20,6 @@ CONFIG = tiny.recipe()
 COMMAND = ("train", "r2-cifar10", "--data", "tiny", "--device", "cpu", "--quiet", *tiny.as_arguments(CONFIG))
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """An uninterrupted run."""
-    return tiny.train(CONFIG, "tiny", tmp_path_factory.mktemp("whole") / "run").path
-
-
-def assert_resumes_to(whole, out):
-    tiny.train(CONFIG, "tiny", out, resume=True)
-    tiny.assert_same_run(out, whole)
-
-
 # kill -9
 
 
@@ -81,7 +70,7 @@ def test_after_kill_9_in_the_midst_of_writing_a_run_resumes_to_the_same_bits(mom
     process = tiny.start(train_until_killed, tmp_path / "run", *moment)
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
-    assert_resumes_to(whole, tmp_path / "run")
+    tiny.assert_resumes_to(whole, tmp_path / "run")
 
 
 def test_after_kill_9_before_there_is_a_recipe_a_run_starts_anew(whole, tmp_path):
@@ -90,7 +79,7 @@ def test_after_kill_9_before_there_is_a_recipe_a_run_starts_anew(whole, tmp_path
     assert process.exitcode == -signal.SIGKILL
     assert len(tiny.files(tmp_path / "run")) == 1
     tiny.train(CONFIG, "tiny", tmp_path / "run")
-    assert_resumes_to(whole, tmp_path / "run")
+    tiny.assert_resumes_to(whole, tmp_path / "run")
 
 
 def train_and_kill_at(out, iteration, save_at):
@@ -116,7 +105,7 @@ def test_after_kill_9_between_updates_a_run_resumes_to_the_same_bits(iteration, 
     assert process.exitcode == -signal.SIGKILL
     state = RunFolder(tmp_path / "run").load_state()
     assert (state and state["iteration"]) == saved
-    assert_resumes_to(whole, tmp_path / "run")
+    tiny.assert_resumes_to(whole, tmp_path / "run")
 
 
 def test_a_run_killed_twice_resumes_to_the_same_bits(whole, tmp_path):
@@ -125,7 +114,7 @@ def test_a_run_killed_twice_resumes_to_the_same_bits(whole, tmp_path):
         process = tiny.start(resume_and_kill_at, out, iteration)
         process.join(60)
         assert process.exitcode == -signal.SIGKILL
-    assert_resumes_to(whole, out)
+    tiny.assert_resumes_to(whole, out)
     starts = json.loads((out / "environment.json").read_text())
     assert [entry["iteration"] for entry in starts] == [0, 2, 4]
 
@@ -206,7 +195,7 @@ def test_after_ctrl_c_a_run_resumes_to_the_same_bits(after, whole, tmp_path):
     assert status == 130, said
     assert f"stopped at iteration {after} of 6" in said
     assert RunFolder(tmp_path / "run").load_state()["iteration"] == after
-    assert_resumes_to(whole, tmp_path / "run")
+    tiny.assert_resumes_to(whole, tmp_path / "run")
 
 
 def interrupt_after(iteration):
@@ -239,7 +228,7 @@ def test_a_second_ctrl_c_stops_at_once_without_saving(whole, tmp_path):
     assert status == 130, said
     assert "Traceback" not in said
     assert RunFolder(tmp_path / "run").load_state()["iteration"] == 3
-    assert_resumes_to(whole, tmp_path / "run")
+    tiny.assert_resumes_to(whole, tmp_path / "run")
 
 
 def test_ctrl_c_in_the_last_iteration_ends_a_run_as_ever(whole, tmp_path):

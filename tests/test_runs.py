@@ -23,17 +23,6 @@ COMMAND = ("train", "r2-cifar10", "--data", "tiny", "--device", "cpu", "--quiet"
 RESUME = ("train", "--data", "tiny", "--device", "cpu", "--quiet", "--resume")
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """An uninterrupted run."""
-    return tiny.train(CONFIG, "tiny", tmp_path_factory.mktemp("whole") / "run").path
-
-
-def assert_resumes_to(whole, out):
-    tiny.train(CONFIG, "tiny", out, resume=True)
-    tiny.assert_same_run(out, whole)
-
-
 # Resume of what is finished, or something else
 
 
@@ -56,7 +45,7 @@ def copy_of(whole, tmp_path):
 def test_a_finished_run_whose_network_was_not_written_any_more_gets_it(damage, whole, tmp_path):
     out = copy_of(whole, tmp_path)
     (out / damage).unlink()
-    assert_resumes_to(whole, out)
+    tiny.assert_resumes_to(whole, out)
 
 
 def one_line(command, status=2):
@@ -87,7 +76,7 @@ def test_resuming_with_data_of_another_size_is_refused_even_if_its_condition_is_
     torch.save(state, out / "trainer_state.pt")
     with pytest.raises(ValueError, match="was started for 6 iterations, with this data it would be 4; give the data"):
         tiny.train(CONFIG, "short", out, resume=True)
-    assert_resumes_to(whole, out)
+    tiny.assert_resumes_to(whole, out)
 
 
 def test_resuming_with_another_recipe_is_refused(whole, tmp_path):
@@ -283,7 +272,7 @@ def test_when_the_disk_is_full_the_last_good_checkpoint_stays(file, whole, tmp_p
     assert "\n" not in str(error.value)
     assert {path.name for path in out.iterdir()} == tiny.LEFT
     assert tiny.same(tiny.rc_load(out), good)
-    assert_resumes_to(whole, out)
+    tiny.assert_resumes_to(whole, out)
 
 
 def limit_files():
@@ -340,3 +329,17 @@ def test_the_commit_is_that_of_this_package_alone(tmp_path, monkeypatch):
     assert len(clean) == 12
     (tmp_path / "own.py").write_text("changed")
     assert runs.environment()["commit"] == f"{clean}-dirty"
+
+
+# Two at once
+
+
+def test_a_run_that_another_process_trains_is_left_alone(whole, tmp_path):
+    out = copy_of(whole, tmp_path)
+    (out / "trainer_state.pt").unlink()
+    before = tiny.files(out)
+    with RunFolder(out).held():
+        complaint = one_line(tiny.Command(*RESUME, "--out", out))
+    assert complaint == f"recurconv: {out} is being trained by another process; wait for it to end"
+    assert tiny.files(out) == before
+    tiny.assert_resumes_to(whole, out)

@@ -18,7 +18,7 @@ import recurconv as rc
 from recurconv import cli, recipes, tasks, training
 from recurconv.data import ImageArrays
 from recurconv.distributed import make_fabric
-from recurconv.runs import RunFolder
+from recurconv.runs import LOCK, RunFolder
 from recurconv.training import Trainer
 
 CLASSES = ("dark", "left", "right")
@@ -143,9 +143,14 @@ def assert_same_run(out, whole):
     assert {path.name for path in out.iterdir()} == LEFT
 
 
+def assert_resumes_to(whole, out):
+    train(recipe(), "tiny", out, resume=True)
+    assert_same_run(out, whole)
+
+
 def files(folder):
-    """Content of every file, to see that nothing changed."""
-    return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+    """Content of every file but the lock of a run, to see that nothing changed."""
+    return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file() and path.name != LOCK}
 
 
 # Runs in processes of their own

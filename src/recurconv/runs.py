@@ -15,18 +15,21 @@ import json
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
 from recurconv import checkpoint, files, recipes
 from recurconv._version import __version__
 from recurconv.network import Network
 from recurconv.recipes import Recipe
+
+LOCK = ".lock"  # in the folder of a run that is being trained
 
 
 class RunFolder:
@@ -63,7 +66,7 @@ class RunFolder:
         """Raise FileExistsError if there is something at ``path``; an empty folder is nothing, or what a crash left."""
         if (path / "recipe.json").is_file():
             raise FileExistsError(f"{path} holds a run; go on with it by --resume, or choose another folder")
-        if path.exists() and (not path.is_dir() or {*path.iterdir()} - {*_half_written(path)}):
+        if path.exists() and (not path.is_dir() or {*path.iterdir()} - {*_half_written(path), path / LOCK}):
             raise FileExistsError(f"{path} is not an empty folder; choose another")
 
     @classmethod
@@ -77,6 +80,24 @@ class RunFolder:
         if not run.recipe_file.is_file():
             raise FileNotFoundError(f"{path} is no run folder: it has no {run.recipe_file.name}")
         return run
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from training in this folder meanwhile; a process that dies lets go.
+
+        Raises:
+            BlockingIOError: another process does so already.
+        """
+        lock = FileLock(self.path / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise BlockingIOError(f"{self.path} is being trained by another process; wait for it to end") from None
+        try:
+            yield
+        finally:
+            (self.path / LOCK).unlink(missing_ok=True)
+            lock.release()
 
     def recipe(self) -> Recipe:
         """The recipe of the run.

@@ -1,5 +1,6 @@
 """Training: the loop of the paper's algorithm 2."""
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -54,6 +55,7 @@ def train(
 
     Raises:
         FileExistsError: ``out`` is not empty.
+        BlockingIOError: another process trains in ``out``.
         FileNotFoundError: there is no such data, or no run to resume.
         ValueError: the data, the device or the recipe do not fit; nothing is written.
         TrainingError: the loss, the gradient or a weight became NaN or infinite; the last checkpoint is kept.
@@ -74,25 +76,28 @@ def train(
         tasks = (task("train"), task("minival")) if recipe.minival > 0 else (task(recipe.trained_on), None)
         trainer = Trainer(recipe, run, fabric, *tasks)
         if resume:
+            if first:
+                held.enter_context(run.held())
             trainer.restore()
         events = out / "tensorboard" if tensorboard and first else None
         return trainer, Progress(trainer.iteration, trainer.iterations, quiet=quiet or not first, tensorboard=events)
 
     if download:
         distributed.on_all_ranks(lambda: task("trainval", download=True) if fabric.local_rank == 0 else None)
-    trainer, progress = distributed.on_all_ranks(prepare)
-    if trainer.iteration == trainer.iterations:
+    with contextlib.ExitStack() as held:
+        trainer, progress = distributed.on_all_ranks(prepare)
+        if trainer.iteration == trainer.iterations:
+            if first:
+                progress.note(f"{out} is finished: all its {trainer.iterations} iterations are done")
+            return trainer.run
+        if first and not resume:
+            held.enter_context(RunFolder.create(out, recipe).held())
         if first:
-            progress.note(f"{out} is finished: all its {trainer.iterations} iterations are done")
-        return trainer.run
-    if first and not resume:
-        RunFolder.create(out, recipe)
-    if first:
-        where = {"device": str(fabric.device), "precision": distributed.precision_of(recipe, fabric)}
-        condition, processes = trainer.task.set.condition, fabric.world_size
-        trainer.run.note_environment(**where, condition=condition, processes=processes, iteration=trainer.iteration)
-    with progress:
-        trainer.fit(progress, deadline)
+            where = {"device": str(fabric.device), "precision": distributed.precision_of(recipe, fabric)}
+            condition, processes = trainer.task.set.condition, fabric.world_size
+            trainer.run.note_environment(**where, condition=condition, processes=processes, iteration=trainer.iteration)
+        with progress:
+            trainer.fit(progress, deadline)
     return trainer.run
 
 
