@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tifffile
 import torch
-from kinds import SIZES, exif_with_thumbnail, png, values
+from kinds import SIZES, exif_with_thumbnail, png, png_chunk, values
 from PIL import Image, ImageCms, ImageOps, IptcImagePlugin, PngImagePlugin
 from PIL.TiffImagePlugin import IFDRational
 from torchvision.io import ImageReadMode, decode_image
@@ -205,6 +205,21 @@ def test_text_of_png_is_kept_in_every_encoding(tmp_path):
     with Image.open(tmp_path / "c.png") as image:
         assert image.text == {"Copyright": "© Jürgen", "Author": "Łukasz €", "Long": "long " * 99}
     assert (tmp_path / "b.png").read_bytes() == (tmp_path / "c.png").read_bytes()
+
+
+def test_gamma_and_primaries_of_png_are_kept(tmp_path):
+    gamma = png_chunk(b"gAMA", struct.pack(">L", 100_000))
+    primaries = png_chunk(b"cHRM", struct.pack(">8L", 31270, 32900, 64000, 33000, 30000, 60000, 15000, 6000))
+    data = png(values("uint16", 5, 7, 3))
+    (tmp_path / "a.png").write_bytes(data[:33] + gamma + primaries + data[33:])
+    picture = imaging.read(tmp_path / "a.png")
+    imaging.write(picture, tmp_path / "b.png")
+    written = (tmp_path / "b.png").read_bytes()
+    assert written.count(gamma) == written.count(primaries) == 1
+    np.testing.assert_array_equal(decoded(tmp_path / "b.png"), picture.pixels)
+    with Image.open(tmp_path / "b.png") as image:
+        assert image.info["gamma"] == 1
+        image.load()
 
 
 def test_texts_of_tiff_are_kept_in_their_encoding(tmp_path):

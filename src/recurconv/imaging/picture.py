@@ -26,7 +26,7 @@ class Picture:
         alpha: opacity from 0 to `white`, `[H, W]` of the same dtype; None if the picture has none.
         profile: its ICC profile, which is not applied.
         metadata: blocks as files hold them, by the names that libvips gives them: "exif-data", "xmp-data", "iptc-data",
-            "photoshop-data"; and "png-texts", the text chunks of a PNG file.
+            "photoshop-data"; and "png-chunks", those of a PNG file that hold its gamma, primaries and texts.
         resolution: pixels per inch, across and down; None if unknown.
         format: of the file, e.g. "PNG".
         source: the file that it was read from, which `write` does not replace.

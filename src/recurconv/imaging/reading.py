@@ -96,7 +96,7 @@ def _with_libvips(path: Path, name: str) -> Picture:
     vips = libvips()
     # A source and not a file name: libvips would read options in the brackets of "a[1].png".
     load = getattr(vips.Image, f"{name.lower()}load_source")
-    frames, texts = read_png_chunks(path) if name == "PNG" else (1, b"")
+    frames, chunks = read_png_chunks(path) if name == "PNG" else (1, b"")
     try:
         image = load(vips.Source.new_from_file(str(path)), access="sequential", fail_on="error")
         _check_pixels(path, image.width, image.height)
@@ -114,7 +114,7 @@ def _with_libvips(path: Path, name: str) -> Picture:
         pixels=whole[..., :3] if image.bands >= 3 else whole[..., 0],
         alpha=whole[..., -1] if image.bands in (2, 4) else None,
         profile=_field(image, "icc-profile-data", None),
-        metadata=_metadata(path, name, image, texts),
+        metadata=_metadata(path, name, image, chunks),
         resolution=(
             None if image.xres == image.yres == _UNKNOWN else (down, across) if orientation >= 5 else (across, down)
         ),
@@ -123,12 +123,12 @@ def _with_libvips(path: Path, name: str) -> Picture:
     )
 
 
-def _metadata(path: Path, name: str, image: Any, texts: bytes) -> dict[str, bytes]:
+def _metadata(path: Path, name: str, image: Any, chunks: bytes) -> dict[str, bytes]:
     metadata = {field: image.get(field) for field in _METADATA if image.get_typeof(field)}
     exif = read_tiff_exif(path) if name == "TIFF" else metadata.get("exif-data")
     if exif is not None:
         metadata["exif-data"] = without_thumbnail(exif)
-    return {**metadata, "png-texts": texts} if texts else metadata
+    return {**metadata, "png-chunks": chunks} if chunks else metadata
 
 
 def _field(image: Any, name: str, default: Any) -> Any:

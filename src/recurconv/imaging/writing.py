@@ -11,12 +11,12 @@ import numpy as np
 
 from recurconv.data.pictures import PathLike
 from recurconv.files import write_atomically
-from recurconv.imaging.chunks import add_png_texts
+from recurconv.imaging.chunks import add_png_chunks
 from recurconv.imaging.exif import add_tiff_exif
 from recurconv.imaging.library import libvips, reason
 from recurconv.imaging.picture import Picture, Pixels
 
-_TEXTS = "png-texts"
+_CHUNKS = "png-chunks"
 _KEEP_ALL, _KEEP_EXIF = 31, 1  # VipsForeignKeep: the kinds of metadata that libvips writes
 
 
@@ -125,7 +125,7 @@ def _image(picture: Picture) -> Any:
     )
     blocks = {**picture.metadata, "icc-profile-data": picture.profile}
     for name, block in blocks.items():
-        if block is not None and name != _TEXTS:
+        if block is not None and name != _CHUNKS:
             image.set_type(vips.GValue.blob_type, name, block)
     image.set_type(vips.GValue.gstr_type, "resolution-unit", "in")
     image.set_type(vips.GValue.gint_type, "orientation", 1)
@@ -147,8 +147,8 @@ def _with_libvips(saver: str, **options: Any) -> Callable[[Picture, Path], None]
 
 def _save_png(picture: Picture, path: Path) -> None:
     _with_libvips("pngsave", filter=0xF8)(picture, path)  # all five filters, the best one for each row
-    if texts := picture.metadata.get(_TEXTS):
-        add_png_texts(path, texts)
+    if chunks := picture.metadata.get(_CHUNKS):
+        add_png_chunks(path, chunks)
 
 
 def _save_tiff(picture: Picture, path: Path) -> None:
