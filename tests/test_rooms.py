@@ -47,6 +47,7 @@ ROOMS = [
     "cleaning",
     "measuring",
     "export",
+    "tuning",
     "reproduction",
     "demo",
     "cli",

@@ -66,6 +66,7 @@ class Dial:
             of one pixel (denoisers).
         kind: "classifier" or "denoiser".
         class_names: what the logits stand for, or None.
+        sha256: the sum of the model file, which tells one export from another.
 
     Raises:
         ImportError: onnxruntime is missing.
@@ -85,7 +86,7 @@ class Dial:
             raise ValueError(f"threads={threads}; give at least 1, or None for onnxruntime's choice")
         self._file = exported.read(path)
         self.dial, self.macs, self.kind = self._file.dial, self._file.macs, self._file.kind
-        self.class_names = self._file.class_names
+        self.class_names, self.sha256 = self._file.class_names, self._file.sha256
         self._session, version = _open(self._file.path, threads, (CPU,) if providers is None else tuple(providers))
         inputs = {node.name: node.shape for node in self._session.get_inputs()}
         self._image_shape, self._takes = inputs.get("image", []), set(inputs)

@@ -18,8 +18,8 @@ class Pace:
     both start at 1. After every call the surprise, log(measured / expected), cut at a factor of 3, moves log ``load``
     by 0.3 of it and log ``own`` of the setting that ran by 0.05 of it. So a few slow calls make every setting look
     slower, and a smaller one is chosen; and since any setting's calls tell of the load, fast calls at the smaller
-    setting bring the larger one back as soon as the load is gone, without trials that would break the budget. log ``own``
-    fades by 0.5 % a call, so that a setting that was slow once is tried again, some ten calls or more later.
+    setting bring the larger one back as soon as the load is gone, without trials that would break the budget. Log
+    ``own`` fades by 0.5 % a call, so that a setting that was slow once is tried again, some ten calls or more later.
 
     Args:
         calibration: what was measured on this machine.
