@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -82,19 +82,19 @@ def _say(message: str) -> None:
 
 
 def _list(chosen: Sequence["Cell"], items: Sequence["Item"]) -> None:
-    """A row for each cell: its run, how many seeds are done, how far the others are."""
+    """A row for each cell: how far its seeds are. Below, which cells share a run, and what there is to say."""
     from recurconv.reproduction import plan
 
     states = {item: plan.state(item) for item in items}
-    rows = []
+    rows, shared = [], defaultdict(list)
     for cell in chosen:
-        own = [states[item] for item in items if item.run.id == cell.run.id]
-        counts = Counter(state for state, _ in own)
-        told = ", ".join(state if len(own) == 1 else f"{count} {state}" for state, count in counts.items())
-        rows.append((cell.id, "" if cell.run.id == cell.id else cell.run.id, told))
-    terminal.table(
-        f"{items[0].preset} preset, seeds: {len({i.seed for i in items})}", ("cell", "run", "state"), rows, 3
-    )
+        counts = Counter(state for item, (state, _) in states.items() if item.run.id == cell.run.id)
+        rows.append((cell.id, ", ".join(f"{count} {state}" for state, count in counts.items())))
+        if cell.id != cell.run.id:
+            shared[cell.run.id].append(cell.id)
+    terminal.table(f"{items[0].preset} preset, seeds of each cell", ("cell", "state"), rows, words=2)
+    for run, readers in shared.items():
+        print(f"{', '.join(readers)}: the run of {run}")
     for item, (_, note) in states.items():
         if note:
             print(f"{item.name}: {note}")
