@@ -15,7 +15,7 @@ import recurconv
 from conftest import CIFAR10, answering, brightening, python
 from recurconv import cli, costs, loading, recipes, training
 
-COMMANDS = ("train", "recipes", "evaluate", "profile", "predict", "demo", "denoise", "tune-confidence")
+COMMANDS = ("train", "recipes", "evaluate", "profile", "predict", "demo", "denoise", "export", "tune-confidence")
 
 
 def cells(out):

@@ -3,7 +3,7 @@
 import sys
 import traceback
 
-from recurconv.cli import commands, denoise, report, reproduce, tune  # noqa: F401  (each file registers its subcommands)
+from recurconv.cli import commands, denoise, export, report, reproduce, tune  # noqa: F401  (each file registers its subcommands)
 from recurconv.cli.app import app
 from recurconv.cli.terminal import complain, drop_output
 

@@ -60,7 +60,7 @@ class _Bare(nn.Module):
     def forward(
         self, tensors: dict[str, torch.Tensor], image: torch.Tensor, sigma: torch.Tensor | None = None
     ) -> torch.Tensor:
-        return self._call(tensors, (image, sigma))
+        return self._call(tensors, (image, sigma))  # type: ignore[no-any-return,no-untyped-call]
 
 
 def program(network: Network, steps: int) -> ExportedProgram:
@@ -119,7 +119,11 @@ def static_model(network: Network, steps: int, *, opset: int | None = None) -> "
             verbose=False,
         )
     assert traced is not None
-    return _with_weights(traced.model_proto, tensors, network)
+    model = _with_weights(traced.model_proto, tensors, network)
+    written = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+    if opset not in (None, written):
+        raise ValueError(f"opset={opset} cannot be written for this network: PyTorch's exporter gives {written}")
+    return model
 
 
 def check_opset(opset: int | None) -> None:
@@ -144,10 +148,17 @@ def _inputs(network: Network) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 
 def _traced(module: nn.Module, inputs: tuple[Any, ...], shapes: dict[str, Any]) -> ExportedProgram:
-    """A program of ``torch.export``. Strict tracing follows ``len(images)``, which the other kind takes as constant."""
+    """A program of ``torch.export``.
+
+    A body that calls ``len(x)`` makes the number of images a constant; only strict tracing, which takes ten times as
+    long, follows it.
+    """
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are about PyTorch's own internals
-        return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=True)
+        try:
+            return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
+        except RuntimeError:
+            return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=True)
 
 
 def _with_weights(model: "ModelProto", tensors: Mapping[str, torch.Tensor], network: Network) -> "ModelProto":
@@ -166,15 +177,16 @@ def _with_weights(model: "ModelProto", tensors: Mapping[str, torch.Tensor], netw
     ]
     for node in graph.node:
         node.input[:] = [name.removeprefix("network.") if name in tensors else name for name in node.input]
-    image = ["N", network.image_channels, "H", "W"]
+    image: list[str | int | None] = ["N", network.image_channels, "H", "W"]
     inputs = [helper.make_tensor_value_info("image", TensorProto.FLOAT, image)]
     if takes_sigma(network):
         inputs.append(helper.make_tensor_value_info("sigma", TensorProto.FLOAT, []))
-    result = image if isinstance(network, Denoiser) else ["N", graph.output[0].type.tensor_type.shape.dim[1].dim_value]
+    classes = graph.output[0].type.tensor_type.shape.dim[1].dim_value
+    result = image if isinstance(network, Denoiser) else ["N", classes]
     return helper.make_model(
         helper.make_graph(
             graph.node,
-            f"steps_{network.setting(None)}",
+            "network",
             inputs,
             [helper.make_tensor_value_info(output_name(network), TensorProto.FLOAT, result)],
             [*graph.initializer, *weights],

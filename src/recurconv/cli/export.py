@@ -1,0 +1,85 @@
+"""``recurconv export``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from recurconv.cli import terminal
+from recurconv.cli.app import Model, app
+
+
+@app.command(epilog="Example: recurconv export r2-cifar10 -o model.onnx")
+def export(
+    model: Model,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="model.onnx, or model.pt2 for torch.export.")
+    ],
+    steps: Annotated[
+        int | None, typer.Option(metavar="COUNT", help="Export this setting alone; by default the whole dial.")
+    ] = None,
+    opset: Annotated[
+        int | None, typer.Option(metavar="N", help="Of ONNX, from 18 on; by default what PyTorch prefers.")
+    ] = None,
+    single_file: Annotated[
+        bool | None,
+        typer.Option(
+            "--single-file/--data-file", help="Weights inside the model, or beside it; by default inside up to 4 MiB."
+        ),
+    ] = None,
+    int8: Annotated[bool, typer.Option("--int8", help="Quantise weights and activations to 8 bits.")] = False,
+    calibration: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="For --int8: CIFAR or a folder of pictures to measure ranges on.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
+) -> None:
+    """Write a network as one ONNX model with the dial, or one setting of it.
+
+    The model has an input "steps" beside the image. It is checked against PyTorch before it is put in place.
+    """
+    program = out.suffix == ".pt2"
+    if not program and out.suffix != ".onnx":
+        raise ValueError(f"{out}: the name says what to write, and must end in .onnx or .pt2")
+    if int8 != (calibration is not None):
+        raise ValueError("--int8 and --calibration DIR go together: ranges are measured on the pictures in DIR")
+    if program and (int8 or opset is not None or single_file is not None):
+        raise ValueError("--int8, --opset and --single-file are for ONNX; write to a name that ends in .onnx")
+    if steps is not None and single_file is False:
+        raise ValueError("--data-file is for the whole dial; one setting (--steps) is always one file")
+    with terminal.importing():
+        from recurconv import export as exporting
+        from recurconv.loading import load
+
+    network = load(model)
+    with terminal.working() as say:
+        try:
+            if program:
+                made = exporting.export_program(network, out, steps=steps, overwrite=overwrite, say=say)
+            elif calibration is not None:
+                from recurconv.export.int8 import export_int8
+
+                made = export_int8(
+                    network,
+                    out,
+                    calibration,
+                    steps=steps,
+                    opset=opset,
+                    single_file=single_file,
+                    overwrite=overwrite,
+                    say=say,
+                )
+            else:
+                made = exporting.export_onnx(
+                    network, out, steps=steps, opset=opset, single_file=single_file, overwrite=overwrite, say=say
+                )
+        except ImportError as error:
+            raise ValueError(str(error)) from None
+    files = f"{made.path}" if made.data is None else f"{made.path} and {made.data.name}"
+    terminal.table(
+        f"{files}: {made.bytes:,} bytes",
+        ("steps", "difference from PyTorch"),
+        [(steps, f"{difference:.1e}") for steps, difference in made.differences.items()],
+    )
+    print(
+        "difference: the largest, relative to the largest output, over noise and patterns, odd sizes, one and several"
+    )
