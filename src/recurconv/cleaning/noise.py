@@ -16,6 +16,7 @@ QUANTILE, NORMAL_QUANTILE = 0.1, -1.2816  # which of the patches counts, and whe
 SPREAD = 1.166  # standard deviation of the estimate from n coefficients, relative to it, times the root of n
 DOUBT = 0.02  # the share of a patch's values that may be black, white or not visible ...
 FEW = 0.25  # ... unless so few of the patches are as good
+TEXTURE = 1.5  # in 1/255: what photographs add even in such patches (results/denoising-unknown-noise.json)
 
 NEEDS = 'estimating the noise needs scikit-image and PyWavelets: pip install "recurconv[denoise]", or say sigma'
 
@@ -25,7 +26,8 @@ def estimate_sigma(pixels: Pixels, visible: NDArray[np.bool_] | None = None) -> 
 
     scikit-image's estimator (the median absolute diagonal detail of a wavelet transform) takes texture for noise. So it
     judges patches, and those with the least detail count: the tenth percentile over the patches, divided by where that
-    percentile is expected if there is noise alone.
+    percentile is expected if there is noise alone. From its variance that of the little texture is taken which
+    photographs have even there.
     Patches with clipped values, whose noise is cut off, count only where there are few others.
 
     Args:
@@ -49,7 +51,8 @@ def estimate_sigma(pixels: Pixels, visible: NDArray[np.bool_] | None = None) -> 
     found = [_sigma(as_floats(pixels[patches[number]])) for number in judged]
     coefficients = (min(SIDE, height) / 2) * (min(SIDE, width) / 2)
     expected = 1 + NORMAL_QUANTILE * SPREAD / math.sqrt(coefficients) if len(found) > 1 else 1.0
-    return 255 * float(np.quantile(found, QUANTILE)) / expected
+    detail = 255 * float(np.quantile(found, QUANTILE)) / expected
+    return math.sqrt(max(0.0, detail**2 - TEXTURE**2))
 
 
 def _doubt(patch: Pixels, visible: NDArray[np.bool_] | None) -> float:
