@@ -280,6 +280,24 @@ def test_a_thumbnail_of_the_picture_before_is_dropped(tmp_path):
         assert thumbnail.getvalue() not in (tmp_path / f"out{suffix}").read_bytes()
 
 
+def test_a_profile_that_is_none_is_dropped_and_a_padded_one_cut(tmp_path):
+    pixels = values("uint8", 5, 7, 3)
+    for stored, kept in ((ICC + b"\0\0", ICC), (b"\xff" + ICC[1:], None), (ICC[:100], None), (bytes(200), None)):
+        Image.fromarray(pixels).save(tmp_path / "a.tif", icc_profile=stored)
+        picture = imaging.read(tmp_path / "a.tif")
+        assert picture.profile == kept
+        imaging.write(picture, tmp_path / "b.png", overwrite=True)
+        with Image.open(tmp_path / "b.png") as image:
+            assert image.info.get("icc_profile") == kept
+
+
+def test_an_absurd_resolution_is_dropped(tmp_path):
+    phys = png_chunk(b"pHYs", struct.pack(">LLB", 2**31 - 1, 2**31 - 1, 1))
+    data = png(values("uint8", 5, 7, 3))
+    (tmp_path / "a.png").write_bytes(data[:33] + phys + data[33:])
+    assert imaging.read(tmp_path / "a.png").resolution is None
+
+
 @pytest.mark.parametrize("block", [b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0", b"Exif\0\0II*\0\x08\0\0\0\xff\xff"])
 def test_damaged_exif_leaves_the_pixels(tmp_path, block):
     pixels = values("uint8", 16, 24, 3)

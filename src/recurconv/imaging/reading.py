@@ -18,6 +18,7 @@ from recurconv.imaging.picture import WHITE, Picture, Pixels
 _METADATA = ("exif-data", "xmp-data", "iptc-data", "photoshop-data")
 _COLOURS = ("b-w", "grey16", "srgb", "rgb", "rgb16", "scrgb")
 _UNKNOWN = 1.0  # pixels per mm: what libvips says where a file says nothing
+_ABSURD = 1e5  # pixels per mm
 _DEPTHS = "8 and 16 bits without sign and 32-bit float are handled"
 _MEANINGS = {  # words of libvips about files that are not damaged
     "samples out of range": f"values of an unusual type; {_DEPTHS}",
@@ -109,15 +110,12 @@ def _with_libvips(path: Path, name: str) -> Picture:
     whole = np.frombuffer(memory, dtype).reshape(image.height, image.width, image.bands)
     orientation = _field(image, "orientation", 1)
     whole = _TURNS.get(orientation, lambda x: x)(whole)
-    across, down = image.xres * 25.4, image.yres * 25.4
     return Picture(
         pixels=whole[..., :3] if image.bands >= 3 else whole[..., 0],
         alpha=whole[..., -1] if image.bands in (2, 4) else None,
-        profile=_field(image, "icc-profile-data", None),
+        profile=_profile(_field(image, "icc-profile-data", b"")),
         metadata=_metadata(path, name, image, chunks),
-        resolution=(
-            None if image.xres == image.yres == _UNKNOWN else (down, across) if orientation >= 5 else (across, down)
-        ),
+        resolution=_resolution(image.xres, image.yres, turned=orientation >= 5),
         format=name,
         source=path,
     )
@@ -129,6 +127,19 @@ def _metadata(path: Path, name: str, image: Any, chunks: bytes) -> dict[str, byt
     if exif is not None:
         metadata["exif-data"] = without_thumbnail(exif)
     return {**metadata, "png-chunks": chunks} if chunks else metadata
+
+
+def _profile(block: bytes) -> bytes | None:
+    """The profile that a block begins with; None if it is none, which viewers overlook and encoders refuse."""
+    size = int.from_bytes(block[:4], "big")  # ICC.1:2022, 7.2
+    return block[:size] if 128 <= size <= len(block) and block[36:40] == b"acsp" else None
+
+
+def _resolution(across: float, down: float, *, turned: bool) -> tuple[float, float] | None:
+    """Pixels per inch of pixels per mm; None where a file says nothing or nonsense."""
+    if across == down == _UNKNOWN or not (0 < across < _ABSURD and 0 < down < _ABSURD):
+        return None
+    return (down * 25.4, across * 25.4) if turned else (across * 25.4, down * 25.4)
 
 
 def _field(image: Any, name: str, default: Any) -> Any:
@@ -148,7 +159,7 @@ def _with_pillow(path: Path, name: str) -> Picture:
             if image.mode == "RGB" and name == "PNM" and _largest_value(image) > 255:
                 raise ValueError(f"{path}: 16-bit colour in a PNM file is not read; convert it to .png or .tif")
             image.load()
-            dots = image.info.get("dpi")
+            across, down = image.info.get("dpi", (_UNKNOWN * 25.4, _UNKNOWN * 25.4))
             whole = np.asarray(_plain(image))
     except Image.DecompressionBombError:
         raise ValueError(f"{path}: promises more than the {MAX_PIXELS:,} pixels allowed") from None
@@ -160,7 +171,7 @@ def _with_pillow(path: Path, name: str) -> Picture:
     return Picture(
         pixels=whole[..., :3] if has_alpha else whole,
         alpha=whole[..., 3] if has_alpha else None,
-        resolution=dots,
+        resolution=_resolution(across / 25.4, down / 25.4, turned=False),
         format=name,
         source=path,
     )

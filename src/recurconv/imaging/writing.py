@@ -45,10 +45,10 @@ class _Format:
 def write(picture: Picture, path: PathLike, *, overwrite: bool = False) -> None:
     """Write a picture in the format that the suffix of the path names.
 
-    PNG, TIFF (deflate), WebP, BMP and PNM lose nothing of the pixels; JPEG is written at quality 95 with colour at full
-    resolution. Alpha, colour profile and resolution are kept; EXIF, XMP, IPTC and comments where the format has room
-    for them (BMP and PNM have none). EXIF says that the picture is upright, and holds no thumbnail, which would show
-    the picture as it was before.
+    PNG, TIFF (deflate), WebP, BMP and PNM lose nothing of the pixels (WebP holds gray as colour); JPEG is written at
+    quality 95 with colour at full resolution. Alpha and colour profile are kept; resolution, EXIF, XMP, IPTC and texts
+    where the format has room for them (PNM has none, BMP for the resolution). EXIF says that the picture is upright,
+    and holds no thumbnail, which would show the picture as it was before.
 
     Args:
         picture: what to write; C-contiguous pixels are not copied.
