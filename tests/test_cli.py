@@ -15,7 +15,19 @@ import recurconv
 from conftest import CIFAR10, answering, brightening, python
 from recurconv import cli, costs, loading, recipes, training
 
-COMMANDS = ("train", "recipes", "evaluate", "profile", "predict", "demo", "denoise", "export", "tune-confidence")
+COMMANDS = (
+    "train",
+    "recipes",
+    "evaluate",
+    "profile",
+    "predict",
+    "demo",
+    "denoise",
+    "export",
+    "tune-confidence",
+    "reproduce",
+    "report",
+)
 
 
 def cells(out):
@@ -191,11 +203,11 @@ def test_settings_in_one_go_and_repeated_are_the_same(command, saved, cifar):
 
 
 def test_numbers_after_steps_are_spread_for_evaluate_alone():
-    spread = cli._spread_steps(["evaluate", "m", "--steps", "2", "3", "4", "--split", "5"])
+    spread = cli._spread(["evaluate", "m", "--steps", "2", "3", "4", "--split", "5"])
     assert spread == ["evaluate", "m", "--steps", "2", "--steps", "3", "--steps", "4", "--split", "5"]
-    assert cli._spread_steps(["evaluate", "7", "8"]) == ["evaluate", "7", "8"]
+    assert cli._spread(["evaluate", "7", "8"]) == ["evaluate", "7", "8"]
     files = ["predict", "m", "--steps", "2", "3", "4"]  # pictures called 3 and 4
-    assert cli._spread_steps(files) == files
+    assert cli._spread(files) == files
 
 
 def test_bad_input_of_evaluate(refused, classifier, denoiser, cifar, pictures, tmp_path):
