@@ -46,7 +46,8 @@ def read(path: PathLike) -> Picture:
         path: the file; its content decides what it is, not its name.
 
     Returns:
-        The picture. At its peak, memory holds it once, and for BMP and PNM twice.
+        The picture. At its peak, memory holds it once; twice where a file cannot be decoded row by row (interlaced PNG,
+        WebP, AVIF) and for BMP and PNM.
 
     Raises:
         FileNotFoundError: no such file.
