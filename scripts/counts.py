@@ -22,7 +22,7 @@ SIDE = 64  # of the image whose MACs are divided by its pixels
 
 
 def counts(recipe: Recipe) -> dict[str, Any]:
-    """Parameters in use, MACs (per image of 32x32, or per pixel) and depth of a recipe's network, by setting."""
+    """Parameters of a recipe's network; by setting its MACs (per image of 32x32, or per pixel) and its depth."""
     arguments: dict[str, Any] = {"steps": recipe.steps if len(recipe.steps) > 1 else recipe.steps[0]}
     if recipe.network.startswith("r"):
         arguments |= {"norm": recipe.norm, "unified": recipe.sampling != "per-cell"}
@@ -36,7 +36,7 @@ def counts(recipe: Recipe) -> dict[str, Any]:
         network = getattr(networks, recipe.network)(**arguments)
     spent = costs.cost(network, shape)
     return {
-        "parameters": {str(row.steps): row.parameters for row in spent},
+        "parameters": spent[0].parameters_total,
         "macs": {str(row.steps): row.macs / unit for row in spent},
         "depth": {str(row.steps): row.depth for row in spent},
     }

@@ -34,13 +34,12 @@ def report(
         raise ValueError(f"preset={preset!r} is not known; choose one of {', '.join(PRESETS)}, all")
     book = reporting.read_book(results)
     sections = {name: reporting.section(name, book, shown) for name in names or reporting.SECTIONS}
-    for tables in sections.values():
-        for table in tables:
-            columns = table.columns[: table.shown]
-            rows = [row[: table.shown] for row in table.rows]
-            terminal.table(f"{table.title}, preset {table.preset}", columns, rows, words=table.words)
-    if names:
-        return
-    with terminal.working() as say:
-        *_, page = reporting.write(book, out, shown, source=str(results), say=say)
-    print(f"The page is {page}")
+    if not names:  # first, so that nothing is printed where it cannot be written
+        with terminal.working() as say:
+            *_, page = reporting.write(book, out, shown, source=str(results), say=say)
+    for table in (table for tables in sections.values() for table in tables):
+        columns = table.columns[: table.shown]
+        rows = [row[: table.shown] for row in table.rows]
+        terminal.table(f"{table.title}, preset {table.preset}", columns, rows, words=table.words)
+    if not names:
+        print(f"The page is {page}")

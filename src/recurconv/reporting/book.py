@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib import resources
 from typing import Any
 
@@ -18,17 +18,18 @@ def _asset(name: str) -> dict[str, Any]:
 
 def paper_value(cell: str, setting: int) -> float | None:
     """What the paper prints for a cell at a setting; None where it prints nothing, or "not convergent"."""
-    return _values().get(cell, {}).get(str(setting))
+    return _printed(cell).get(str(setting))
 
 
 def paper_prints(cell: str, setting: int) -> bool:
     """Whether the paper has an entry there, be it a dash."""
-    return str(setting) in _values().get(cell, {})
+    return str(setting) in _printed(cell)
 
 
-def _values() -> dict[str, dict[str, float | None]]:
-    found: dict[str, dict[str, float | None]] = _asset("paper.json")["values"]
-    return found
+def _printed(cell: str) -> dict[str, float | None]:
+    """By setting; a cell without an entry of its own may read the run of one that has."""
+    values: dict[str, dict[str, float | None]] = _asset("paper.json")["values"]
+    return values.get(cell) or values.get(cells.CELLS[cell].run.id) or {}
 
 
 def paper_parameters(cell: str, setting: int) -> float | None:
@@ -62,10 +63,26 @@ class Book:
         """The mean over seeds."""
         return summarise(self.runs(cell, preset), setting)
 
-    def counted(self, what: str, cell: str, setting: int, preset: str) -> float | None:
-        """ "parameters", "macs" or "depth" of a cell's network: of its run, or where it was not run of its recipe."""
-        for run in self.runs(cell, preset):
-            by_setting: Mapping[int, float] = getattr(run, what)
-            if setting in by_setting:
-                return by_setting[setting]
-        return _asset("networks.json").get(f"{cells.CELLS[cell].run.id}--{preset}", {}).get(what, {}).get(str(setting))  # type: ignore[no-any-return]
+    def parameters(self, cell: str, preset: str) -> int:
+        """The parameters of a cell's network, of all settings together: of its run, or of what would be trained."""
+        runs = self.runs(cell, preset)
+        return runs[0].parameters if runs else int(_network(cell, preset)["parameters"])
+
+    def macs(self, cell: str, setting: int, preset: str) -> float:
+        """Multiply-accumulates per image, or per pixel of a denoiser; likewise."""
+        return self._counted("macs", cell, setting, preset)
+
+    def depth(self, cell: str, setting: int, preset: str) -> int:
+        """Convolutions and linear layers on the way from the image to the output; likewise."""
+        return int(self._counted("depth", cell, setting, preset))
+
+    def _counted(self, what: str, cell: str, setting: int, preset: str) -> float:
+        counts: list[dict[int, float]] = [getattr(run, what) for run in self.runs(cell, preset)]
+        own = next((count for count in counts if setting in count), None)
+        return float(_network(cell, preset)[what][str(setting)] if own is None else own[setting])
+
+
+def _network(cell: str, preset: str) -> dict[str, Any]:
+    """The counts of the network that would be trained for a cell."""
+    found: dict[str, Any] = _asset("networks.json")[f"{cells.CELLS[cell].run.id}--{preset}"]
+    return found

@@ -23,6 +23,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 SIGMAS = (15, 25, 50)
 COUNTS = (1, 2, 3, 4)
+ASIDE = {"R": -0.04, "S": 0.04}  # so that bars do not hide each other
 NAMES = {"mean": "running mean μ", "variance": "running variance σ²", "scale": "scale γ", "shift": "shift β"}
 
 
@@ -56,7 +57,7 @@ def _norm_panels(found: Mapping[str, Any], counted: str) -> "Figure":
     steps = found["steps"]
     for axes, (name, label) in zip(panels, NAMES.items(), strict=True):
         values = np.array(found[name])  # [steps, channels]
-        axes.plot(steps, values, color="0.8", linewidth=0.5, zorder=1)
+        axes.plot(steps, values, color="0.7", linewidth=0.5, zorder=1)
         axes.errorbar(
             steps,
             values.mean(1),
@@ -76,7 +77,7 @@ def _norm_panels(found: Mapping[str, Any], counted: str) -> "Figure":
 def _channel_handles(axes: "Axes") -> list[Any]:
     from matplotlib.lines import Line2D
 
-    return [*axes.get_legend_handles_labels()[0], Line2D([], [], color="0.8", linewidth=0.5, label="a channel")]
+    return [*axes.get_legend_handles_labels()[0], Line2D([], [], color="0.7", linewidth=0.5, label="a channel")]
 
 
 def denoised(book: Book, preset: str) -> "Figure | None":
@@ -111,7 +112,7 @@ def psnr_by_count(book: Book, preset: str) -> "Figure | None":
     for axes, sigma in zip(panels, levels, strict=True):
         for kind in "RS":
             _psnr_line(axes, book, preset, kind, sigma)
-        if (value := paper_value(f"table3/independent/sigma{sigma}", 4)) is not None and preset == "full":
+        if (value := paper_value(f"figure5/r3-4/sigma{sigma}", 4)) is not None and preset == "full":
             axes.plot([4], [value], label="$R_3^4$, paper", **_hollow("R"))
         axes.set(title=f"σ = {sigma}", xlabel="steps n", ylabel="PSNR on BSD68 (dB)", xticks=COUNTS)
         axes.legend(fontsize=8)
@@ -123,7 +124,8 @@ def _psnr_line(axes: "Axes", book: Book, preset: str, kind: str, sigma: int) -> 
     run = [(n, summary.mean, summary.spread or 0.0) for n, summary in found if summary.mean is not None]
     if run:
         counts, means, spreads = zip(*run, strict=True)
-        axes.errorbar(counts, means, spreads, capsize=3, label=f"${kind}_3^n$", **LOOKS[kind])
+        places = [n + ASIDE[kind] for n in counts]
+        axes.errorbar(places, means, spreads, capsize=3, label=f"${kind}_3^n$", **LOOKS[kind])
 
 
 def features(book: Book, preset: str) -> "Figure | None":
@@ -195,7 +197,7 @@ def _relative(
     book: Book, preset: str, places: Sequence[tuple[str, int]], errors: Mapping[int, float | None]
 ) -> dict[int, tuple[float, float]]:
     """From errors in % by setting; MACs as the code counts them."""
-    macs = {n: book.counted("macs", cell, n, preset) or 0.0 for cell, n in places}
+    macs = {n: book.macs(cell, n, preset) for cell, n in places}
     _, largest = places[-1]
     full = errors[largest]
     if full is None:

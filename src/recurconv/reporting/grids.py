@@ -26,26 +26,26 @@ def denoisers(book: Book, preset: str) -> Table:
         for kind in "RS"
         for n in (1, 2, 3, 4)
     ]
-    return _grid("Figure 5: PSNR on BSD68 (dB)", [DATA[s] for s in sigmas], rows, book, preset)
+    return _grid("Figure 5: PSNR on BSD68 (dB)", ["network", *(DATA[s] for s in sigmas)], rows, book, preset)
 
 
 def ablations(book: Book, preset: str) -> Table:
     """What section 4.2 says in words, each a change of table 4's network."""
     rows = [(text, [(f"ablations/{name}/cifar10", n) for n in (2, 3, 4)]) for name, text in ABLATIONS.items()]
     title = "Ablations: R_2 with dial (2, 3, 4), CIFAR-10, test error (%)"
-    return _grid(title, [f"{n} steps" for n in (2, 3, 4)], rows, book, preset)
+    return _grid(title, ["variant", *(f"{n} steps" for n in (2, 3, 4))], rows, book, preset)
 
 
 def _grid(
     title: str, columns: Sequence[str], rows: Sequence[tuple[str, list[tuple[str, int]]]], book: Book, preset: str
 ) -> Table:
-    """A row for each name, a column for each of its cells."""
+    """A row for each name, a column for it and for each of its cells."""
     lines = []
     for name, places in rows:
         runs = [book.runs(cell, preset) for cell in dict.fromkeys(cell for cell, _ in places)]
         values = [value_text(book.summary(cell, n, preset)) for cell, n in places]
         lines.append((name, *values, _range(map(len, runs)), _range(run.epochs for own in runs for run in own)))
-    return Table(title, preset, ("network", *columns, "n", "epochs"), lines)
+    return Table(title, preset, (*columns, "n", "epochs"), lines)
 
 
 def _range(counts: Iterable[int]) -> str:
@@ -61,7 +61,7 @@ def relative(book: Book, preset: str) -> Table:
         known = points(book, preset, places)
         for cell, n in places:
             summary = book.summary(cell, n, preset)
-            macs = book.counted("macs", cell, n, preset) or 0.0
+            macs = book.macs(cell, n, preset)
             name = LABELS[kind].replace("$", "")
             numbers = [f"{x:.3f}" for x in known.get(n, ())] or [NOT_RUN, NOT_RUN]
             rows.append((name, str(n), value_text(summary), f"{macs / 1e6:,.1f}", *numbers))
@@ -80,8 +80,8 @@ def others(book: Book, preset: str) -> Table:
     for data, places in ours:
         title = {"bsd68_gray_psnr": "BSD68, sigma 25"}.get(data) or DATA[data]
         for cell, n in places:
-            summary, macs = book.summary(cell, n, preset), book.counted("macs", cell, n, preset) or 0.0
-            parameters = book.counted("parameters", cell, n, preset) or 0.0
+            summary, macs = book.summary(cell, n, preset), book.macs(cell, n, preset)
+            parameters = book.parameters(cell, preset)
             name = f"{cell.split('/')[1].replace('-dial', '').upper().replace('R', 'R_')}, dial, setting {n}"
             rows.append(
                 (title, name, value_text(summary), _number(macs / 1e6), f"{parameters / 1e6:.2f}", "this report")

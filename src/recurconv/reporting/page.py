@@ -25,20 +25,34 @@ SECTIONS: dict[str, tuple[str, Callable[[Book, str], Table]]] = {
     "others": ("Other networks", grids.others),
     "runs": ("The runs", grids.runs),
 }
+ORDER = ("targets", "findings", *cells.TABLES, "others", "runs")  # of tables and figures on the page
 FULL_ONLY = ("targets", "others")  # they ask for what the paper's training reaches
 
 NOTES = {
+    "findings": (
+        "“confirmed” and “contradicted”: the differences are larger than two standard errors (where “no worse” is "
+        "claimed, a mean that is no worse confirms). “undecided”: they are not. The standard error is the larger of "
+        "that over seeds and that over test images."
+    ),
     "table3": "The paper prints a dash where a network did not converge on the test set.",
+    "table4": (
+        "Beside its numbers the paper prints their distance from table 1. In three of six places that is not the "
+        "difference of what it prints: CIFAR-10 at 4 steps (+0.02, by the numbers +0.22), CIFAR-100 at 2 steps (-0.34, "
+        "-0.67) and at 4 steps (+0.12, +0.34)."
+    ),
     "table5": (
-        "R_4 has 11,241,892 parameters by the paper's text, which gives T_2, T_3 and T_4 one norm group for each of "
-        "three step counts; the paper prints 11.250M. With six groups there it would have 11,249,956, which rounds to "
-        "the printed number."
+        "By the paper's text T_2, T_3 and T_4 of R_4 have one norm group for each of three step counts, which gives "
+        "the parameters of our column. With six groups there it would have the printed 11.250M."
+    ),
+    "others": "“plot”: read off a figure, ± 0.3. “computed”: our arithmetic from the published architecture.",
+}
+PRESETS = {
+    "full": "Preset full: the paper's networks and length of training.",
+    "short": (
+        "Preset short: narrow networks and few epochs, for one CPU core. Its numbers can be compared with each other, "
+        "not with the paper's."
     ),
 }
-SHORT = (
-    "Preset short: narrow networks and few epochs, for one CPU core. Its numbers can be compared with each other, not "
-    "with the paper's."
-)
 
 
 def read_book(folder: Path) -> Book:
@@ -53,6 +67,8 @@ def read_book(folder: Path) -> Book:
 def section(name: str, book: Book, presets: Sequence[cells.Preset]) -> list[Table]:
     """The tables of a section, one for each preset: for the first one always, for others where any cell was run.
 
+    Targets and other networks are for the full preset alone, runs for the presets that have any.
+
     Raises:
         ValueError: there is no such section.
     """
@@ -63,12 +79,10 @@ def section(name: str, book: Book, presets: Sequence[cells.Preset]) -> list[Tabl
     _, make = SECTIONS[name]
     if name in FULL_ONLY:
         return [make(book, "full")] if "full" in presets else []
-    return [make(book, preset) for preset in presets if preset == presets[0] or _any_run(name, book, preset)]
-
-
-def _any_run(name: str, book: Book, preset: cells.Preset) -> bool:
     places = cells.select([name if name in cells.TABLES else "all"])
-    return any(book.runs(cell.id, preset) for cell in places)
+    run = {preset for preset in presets if any(book.runs(cell.id, preset) for cell in places)}
+    always = presets[:1] if name != "runs" else ()
+    return [make(book, preset) for preset in presets if preset in run or preset in always]
 
 
 def write(
@@ -92,10 +106,12 @@ def write(
         The files written, the page last.
 
     Raises:
-        ValueError: there is another page of that name, which this command did not make.
+        ValueError: ``out`` is a file, or has a page of that name which this command did not make.
         OSError: a file cannot be written.
     """
     page = out / PAGE
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file; give the folder for {PAGE} by --out")
     if page.exists() and MARK not in page.read_text(encoding="utf-8", errors="replace"):
         raise ValueError(f"{page} was not made by `recurconv report`; move it away, or choose another folder by --out")
     drawn: dict[str, bytes] = {}
@@ -119,20 +135,14 @@ def _page(book: Book, presets: Sequence[cells.Preset], drawn: Mapping[str, bytes
     yield MARK
     yield "# The paper, run again"
     yield _introduction(book, presets, source)
-    names = sorted({*SECTIONS, *figures.FIGURES}, key=_place)
-    for name in names:
-        heading = SECTIONS[name][0] if name in SECTIONS else figures.FIGURES[name].title
-        yield f"## {heading}"
+    for name in ORDER:
+        if name in FULL_ONLY and "full" not in presets:
+            continue
+        yield f"## {SECTIONS[name][0] if name in SECTIONS else figures.FIGURES[name].title}"
         if name in figures.FIGURES:
             yield from _pictures(name, book, presets, drawn)
         if name in SECTIONS:
             yield from _tables(name, book, presets)
-
-
-def _place(name: str) -> tuple[int, str]:
-    """Where a section stands: targets and findings, tables, figures, the rest in their order."""
-    names = list(SECTIONS)
-    return (names.index("figure5") if name in figures.FIGURES else names.index(name), name)
 
 
 def _introduction(book: Book, presets: Sequence[cells.Preset], source: str) -> str:
@@ -148,22 +158,21 @@ def _introduction(book: Book, presets: Sequence[cells.Preset], source: str) -> s
         "recurconv reproduce all --data DATA --out RUNS --minutes 60   # goes on where it stopped\n"
         f"recurconv report --results {source}\n"
         "```\n\n"
-        "Ours: the last checkpoint on the test set, mean ± standard deviation over n seeds. Preset full: the paper's "
-        "networks and length of training. " + (SHORT if "short" in presets else "")
-    ).rstrip()
+        "Ours: the last checkpoint on the test set, mean ± standard deviation over n seeds. "
+        + " ".join(PRESETS[preset] for preset in presets)
+    )
 
 
 def _tables(name: str, book: Book, presets: Sequence[cells.Preset]) -> Iterator[str]:
-    shown = section(name, book, presets)
-    for table in shown:
-        if name not in (*FULL_ONLY, "runs"):
-            yield f"**Preset {table.preset}**"
-        yield markdown(table)
+    shown = {table.preset: table for table in section(name, book, presets)}
+    for preset in ("full",) if name in FULL_ONLY else presets:
+        if preset in shown:
+            yield f"**Preset {preset}**"
+            yield markdown(shown[preset])
+        else:
+            yield f"Preset {preset}: {NOT_RUN}."
     if name in NOTES:
         yield NOTES[name]
-    missing = [preset for preset in presets if name not in (*FULL_ONLY, "runs") and len(shown) < len(presets)]
-    if missing:
-        yield f"Preset {missing[-1]}: {NOT_RUN}."
 
 
 def _pictures(name: str, book: Book, presets: Sequence[cells.Preset], drawn: Mapping[str, bytes]) -> Iterator[str]:

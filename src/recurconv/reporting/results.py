@@ -10,16 +10,16 @@ from typing import Any
 from recurconv import cells
 
 _PLAIN = ("preset", "seed", "images", "epochs", "environment")
-_BY_SETTING = ("values", "standard_errors", "parameters", "macs", "depth")
+_BY_SETTING = ("values", "standard_errors", "macs", "depth")
 
 
 @dataclass(frozen=True)
 class Result:
     """A finished run, as its file tells it (``recurconv.cells.results`` says what stands there).
 
-    ``values`` (errors in % or PSNR in dB), ``standard_errors``, ``parameters``, ``macs`` (per image, or per pixel of a
-    denoiser) and ``depth`` are by setting; a value is None where it was not finite. ``seconds`` is the time of
-    training.
+    ``values`` (errors in % or PSNR in dB), ``standard_errors``, ``macs`` (per image, or per pixel of a denoiser) and
+    ``depth`` are by setting; a value is None where it was not finite. ``parameters`` are those of all settings
+    together, ``seconds`` is the time of training.
     """
 
     file: Path
@@ -32,7 +32,7 @@ class Result:
     condition: str
     epochs: int
     seconds: float
-    parameters: Mapping[int, int]
+    parameters: int
     macs: Mapping[int, float]
     depth: Mapping[int, int]
     environment: Mapping[str, Any]
@@ -119,9 +119,12 @@ def _read(file: Path) -> Result:
         raise ValueError(f"{file} is of another config than its cell: {changed}; move it away, and run the cell again")
     for key in _BY_SETTING:
         found[key] = _by_setting(file, key, found.get(key))
+    if type(found.get("parameters_total")) is not int:
+        raise ValueError(f"{file}: parameters_total is not a whole number; move it away, and make it anew")
     return Result(
         file=file,
         run=found["cell"],
+        parameters=found["parameters_total"],
         diverged=found.get("diverged"),
         variables=found.get("variables") or {},
         condition=str(found.get("condition", "")),

@@ -143,7 +143,7 @@ def _line(row: Row, layout: Layout, book: Book, preset: str) -> list[str]:
         str(len(runs)),
         _alike(str(run.epochs) for run in runs) if runs else "",
         _parameters(row, book, preset),
-        f"{depth:.0f}" if (depth := book.counted("depth", row.cell, row.setting, preset)) is not None else "",
+        str(book.depth(row.cell, row.setting, preset)),
         _alike(run.hardware for run in runs),
     ]
 
@@ -181,10 +181,9 @@ def difference_text(row: Row, summary: Summary, higher_is_better: bool) -> str:
 
 
 def _parameters(row: Row, book: Book, preset: str) -> str:
-    """Parameters in use, and the paper's where the network is the same."""
-    count = book.counted("parameters", row.cell, row.setting, preset)
+    """How many, and the paper's number where the network is the same."""
     printed = paper_parameters(row.cell, row.setting)
-    ours = "" if count is None else f"{count:,.0f}"
+    ours = f"{book.parameters(row.cell, preset):,}"
     return f"{ours} (paper: {printed:.3f}M)" if printed is not None and preset == "full" else ours
 
 
