@@ -180,10 +180,17 @@ def test_evaluate_prints_a_table_the_condition_and_notes(command, saved, cifar):
 def test_evaluate_shows_a_denoisers_psnr(command, denoiser, pictures):
     done = command("evaluate", denoiser, "--data", pictures, "--split", "test", "--sigma", "0")
     assert done.out.startswith(f"{denoiser} on gray, split test: 3 images, sigma 0\n")
-    assert "steps ┃ PSNR (dB) ┃ standard error ┃ k MACs/pixel ┃ parameters" in done.out
+    assert "steps ┃ PSNR (dB) ┃ standard error ┃   SSIM ┃ k MACs/pixel ┃ parameters" in done.out
+    assert max(map(len, done.out.splitlines()[1:7])) <= 80
     assert [row[:2] for row in cells(done.out)] == [["1", "20.00"], ["2", "33.98"]]
-    assert [row[3] for row in cells(done.out)] == ["0.504", "0.936"]
+    assert [row[4] for row in cells(done.out)] == ["0.504", "0.936"]
+    assert all(0 < float(row[3]) < 1 for row in cells(done.out))
     assert done.out.count("note: ") == 2  # the white picture, at both settings
+    several = command("evaluate", denoiser, "--data", pictures, "--split", "test", "--sigma", "0", "12.5", "--steps", 2)
+    assert [line for line in several.out.splitlines() if " on gray" in line] == [
+        f"{denoiser} on gray, split test: 3 images, sigma {sigma}" for sigma in ("0", "12.5")
+    ]
+    assert cells(several.out)[0] == cells(done.out)[1]
 
 
 def test_settings_in_one_go_and_repeated_are_the_same(command, saved, cifar):
@@ -202,9 +209,12 @@ def test_settings_in_one_go_and_repeated_are_the_same(command, saved, cifar):
     assert [row["steps"] for row in rows(*shared)] == [1, 2, 3]
 
 
-def test_numbers_after_steps_are_spread_for_evaluate_alone():
+def test_numbers_after_steps_and_sigma_are_spread_for_evaluate_alone():
     spread = cli._spread(["evaluate", "m", "--steps", "2", "3", "4", "--split", "5"])
     assert spread == ["evaluate", "m", "--steps", "2", "--steps", "3", "--steps", "4", "--split", "5"]
+    assert cli._spread(["evaluate", "m", "--sigma", "15", "2.5", "--steps", "2"]) == [
+        *("evaluate", "m", "--sigma", "15", "--sigma", "2.5", "--steps", "2")
+    ]
     assert cli._spread(["evaluate", "7", "8"]) == ["evaluate", "7", "8"]
     files = ["predict", "m", "--steps", "2", "3", "4"]  # pictures called 3 and 4
     assert cli._spread(files) == files
@@ -214,7 +224,7 @@ def test_bad_input_of_evaluate(refused, classifier, denoiser, cifar, pictures, t
     def says(reason, model, data, *more, split="test"):
         assert reason in refused("evaluate", model, "--data", data, "--split", split, *more)
 
-    says("nothing is neither a folder nor shipped weights (r2-cifar10, r3-gray25)", "nothing", cifar)
+    says(f"nothing is neither a folder nor shipped weights ({', '.join(loading.shipped())})", "nothing", cifar)
     says("is a file; give the folder", pictures / "flat.png", cifar)
     says("holds no config.json", pictures, cifar)
     says("no such file or folder", classifier, tmp_path / "nowhere")
@@ -224,6 +234,7 @@ def test_bad_input_of_evaluate(refused, classifier, denoiser, cifar, pictures, t
     says("neither cifar-10-python.tar.gz nor cifar-10-batches-py", classifier, pictures)
     says("a classifier; choose cifar10", classifier, pictures, "--dataset", "pictures")
     says("no picture in this folder", denoiser, cifar)
+    says("Set12 any folder that holds its 12 pictures", denoiser, "set12")
     says("device='tpu' is not known", classifier, cifar, "--device", "tpu")
     if not torch.cuda.is_available():
         says("PyTorch sees 0 CUDA devices", classifier, cifar, "--device", "cuda")

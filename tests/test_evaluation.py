@@ -4,12 +4,16 @@ import dataclasses
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import recurconv as rc
 from conftest import CIFAR10, TEST_LABELS, answering, brightening
 from recurconv import files, recipes
+from recurconv.data.augment import iteration_generator
+from recurconv.denoisers import HalfResolutionDenoiser
 from recurconv.devices import choose_device
 from recurconv.evaluation import evaluate, recipe_for, stored_recipe
 
@@ -79,6 +83,70 @@ def test_noise_of_the_given_sigma_is_what_a_network_that_does_nothing_leaves(sav
         row = evaluate(folder, pictures, "test", sigma=sigma, steps=[1]).rows[0]
         assert row.value == pytest.approx(decibel, abs=0.8)  # 192 draws
         assert math.isnan(row.standard_error)  # of one picture
+
+
+def test_several_noise_levels_are_measured_one_after_the_other(saved, pictures):
+    folder = saved(brightening({1: 0.1, 2: 0.02}))
+    result = evaluate(folder, pictures, "test", sigma=[0, 30])
+    assert [(row.sigma, row.steps) for row in result.rows] == [(0, 1), (0, 2), (30, 1), (30, 2)]
+    assert result.sigma is None
+    for sigma, rows in ((0, result.rows[:2]), (30, result.rows[2:])):
+        alone = evaluate(folder, pictures, "test", sigma=sigma)
+        assert alone.rows == rows
+        assert result.notes[: len(alone.notes)] != alone.notes or not alone.notes
+        assert {f"sigma={sigma}, {note}" for note in alone.notes} <= set(result.notes)
+
+
+def test_a_network_that_takes_the_noise_is_told_it(saved, pictures, monkeypatch):
+    seen = []
+    forward = HalfResolutionDenoiser.forward
+    spy = lambda self, images, steps=None, sigma=None: seen.append(sigma) or forward(self, images, steps, sigma)  # noqa: E731
+    monkeypatch.setattr(HalfResolutionDenoiser, "forward", spy)
+    evaluate(saved(rc.r3_half(steps=(1, 2), channels=4)), pictures, "test", sigma=[5, 45], steps=[2])
+    assert [sigma for sigma in seen if sigma is not None] == [5] * 3 + [45] * 3
+
+
+def similarity_by_the_formula(x, y):
+    """Equation 13 of Wang et al. (2004) in 11x11 windows with Gaussian weights, where they fit into the picture."""
+    bell = np.exp(-(np.arange(-5, 6) ** 2) / (2 * 1.5**2))
+    weights = np.outer(bell, bell) / bell.sum() ** 2
+
+    def mean(values):
+        return (np.lib.stride_tricks.sliding_window_view(values, (11, 11)) * weights).sum((-2, -1))
+
+    a, b, c1, c2 = mean(x), mean(y), 0.01**2, 0.03**2
+    covariance, variances = mean(x * y) - a * b, mean(x * x) - a * a + mean(y * y) - b * b
+    return np.mean((2 * a * b + c1) * (2 * covariance + c2) / ((a * a + b * b + c1) * (variances + c2)))
+
+
+def test_each_picture_is_there_with_its_psnr_and_ssim(saved, pictures):
+    result = evaluate(saved(brightening({1: 0.1, 2: 0.02})), pictures, "test", sigma=20, steps=[1])
+    (row,) = result.rows
+    assert [own.picture for own in row.pictures] == ["flat.png", "ramp.png", "white.png"]
+    assert row.value == pytest.approx(sum(own.psnr for own in row.pictures) / 3)
+    assert row.ssim == pytest.approx(sum(own.ssim for own in row.pictures) / 3)
+    for position, own in enumerate(row.pictures):
+        clean = torch.from_numpy(np.asarray(Image.open(pictures / own.picture)) / np.float32(255))
+        noise = torch.randn((1, 1, *clean.shape), generator=iteration_generator(0, position))
+        estimate = (clean + noise * 20 / 255 + 0.1).clamp(0, 1)
+        made, true = estimate[0, 0].double().numpy(), clean.double().numpy()
+        assert own.psnr == pytest.approx(-10 * math.log10(np.mean((made - true) ** 2)), abs=1e-6)
+        assert own.ssim == pytest.approx(similarity_by_the_formula(true, made), abs=1e-6)
+    told = json.loads(result.as_json())["rows"][0]
+    assert told["pictures"][1] == {"picture": "ramp.png", "psnr": row.pictures[1].psnr, "ssim": row.pictures[1].ssim}
+
+
+def test_without_scikit_image_there_is_no_ssim_and_a_note(saved, pictures, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = evaluate(saved(brightening({1: 0.1, 2: 0.02})), pictures, "test", sigma=20)
+    assert {row.ssim for row in result.rows} == {None}
+    assert result.notes == ('without scikit-image there is no SSIM: pip install "recurconv[denoise]"',)
+
+
+@pytest.mark.parametrize("name", ["bsd68", "Set12"])
+def test_the_names_of_papers_are_no_folders(saved, tmp_path, name):
+    with pytest.raises(ValueError, match=r"nothing is downloaded; BSD68 is --split test of BSDS500's folder"):
+        evaluate(saved(brightening({1: 0.1})), tmp_path / name, "test")
 
 
 def test_only_the_settings_asked_for_are_measured(saved, cifar):

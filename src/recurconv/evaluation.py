@@ -1,9 +1,10 @@
 """Evaluation: a checkpoint on a split of the data, at every setting."""
 
 import dataclasses
+import importlib.util
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -11,12 +12,13 @@ from typing import Any, get_args, get_type_hints
 import torch
 
 from recurconv import checkpoint, costs, loading, recipes
+from recurconv.data.denoising import psnr, ssim
 from recurconv.devices import choose_device
 from recurconv.network import Network
 from recurconv.networks import Denoiser
 from recurconv.recipes import Recipe
 from recurconv.runs import environment
-from recurconv.tasks import TASKS, Classification, Task, mean_metric
+from recurconv.tasks import TASKS, Classification, Denoising, Task, mean_metric
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,33 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """A network on a split: a row for each setting, and what has to be known about them.
+class PictureResult:
+    """What one setting makes of one picture: its name in the folder, PSNR in dB, SSIM; see ``NoisyRow``."""
 
-    ``macs_per`` is "image" for a classifier, "pixel" for a denoiser; ``sigma`` the noise in 1/255, None for a
-    classifier; ``condition`` the state of the data; ``notes`` are sentences that a reader of the rows must see.
+    picture: str
+    psnr: float
+    ssim: float | None
+
+
+@dataclass(frozen=True)
+class NoisyRow(Row):
+    """What one setting of a denoiser reaches at one noise level ``sigma``, in 1/255.
+
+    ``ssim`` is the mean over the pictures; None without scikit-image.
+    """
+
+    sigma: float
+    ssim: float | None
+    pictures: tuple[PictureResult, ...]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A network on a split: a row for each setting, for each noise level; and what has to be known about them.
+
+    ``macs_per`` is "image" for a classifier, "pixel" for a denoiser, whose rows are ``NoisyRow``; ``sigma`` the noise
+    in 1/255, None for a classifier or where there are several; ``condition`` the state of the data; ``notes`` are
+    sentences that a reader of the rows must see.
     """
 
     model: str
@@ -59,8 +83,7 @@ class Evaluation:
     def as_json(self) -> str:
         """For a file under ``results/``; a value that is not finite is null."""
         fields = dataclasses.asdict(self)
-        fields["rows"] = [{key: _finite(value) for key, value in row.items()} for row in fields["rows"]]
-        return json.dumps(fields, indent=2, allow_nan=False)
+        return json.dumps(_finite(fields), indent=2, allow_nan=False)
 
 
 def stored_recipe(source: str | Path) -> Recipe | None:
@@ -130,7 +153,7 @@ def evaluate(
     steps: Sequence[int] = (),
     dataset: str | None = None,
     size: int | None = None,
-    sigma: float | None = None,
+    sigma: float | Sequence[float] | None = None,
     device: str = "auto",
     say: Callable[[str], object] = lambda progress: None,
 ) -> Evaluation:
@@ -141,7 +164,8 @@ def evaluate(
         data: where the data is.
         split: "train", "minival", "trainval" or "test".
         steps: settings on the dial; by default all.
-        dataset, size, sigma: as for ``recipe_for``.
+        dataset, size: as for ``recipe_for``.
+        sigma: of the noise, in 1/255, one level or several; by default as in training. Networks that take it are told.
         device: "auto", "cpu", "cuda" or "cuda:N".
         say: told what is being done.
 
@@ -152,37 +176,94 @@ def evaluate(
     target = choose_device(device)
     network = loading.load(source)
     settings = tuple(dict.fromkeys(network.setting(count) for count in steps)) or network.dial
-    recipe = recipe_for(source, network, dataset=dataset, size=size, sigma=sigma)
+    levels = (*dict.fromkeys(sigma),) if isinstance(sigma, Sequence) else (sigma,)
+    levelled = [recipe_for(source, network, dataset=dataset, size=size, sigma=level) for level in levels or (None,)]
+    recipe = levelled[0]
+    _check_path(data)
     say(f"reading {data}")
     task = TASKS[recipe.task](recipe, data, split, target, class_names=network.class_names)
     _check_fit(network, task, data)
     network = network.to(target)
-    values, outputs = {}, {}
-    with torch.inference_mode():
-        for count in settings:
-            say(f"measuring steps={count} of {', '.join(map(str, settings))}")
-            values[count], outputs[count] = (tensor.cpu() for tensor in task.measure(network, count))
-    shape, unit = task.cost_shape()
-    spent = {row.steps: row for row in costs.cost(network, shape)}
-    rows = [
-        Row(count, mean_metric(own), _standard_error(own), spent[count].macs / unit, spent[count].parameters)
-        for count, own in values.items()
-    ]
+    rows: list[Row] = []
+    notes: list[str] = []
+    for own in levelled:
+        task.recipe = own
+        at = f"sigma={own.sigma:g}, " if len(levelled) > 1 else ""
+        values, outputs, pictures = _measure(network, task, settings, f"measuring {at}", say)
+        rows += _rows(network, task, values, pictures)
+        notes += [f"{at}{note}" for note in (*_not_finite(values), *_dead_settings(outputs))]
+    if isinstance(task, Denoising) and not _has_ssim():
+        notes.append('without scikit-image there is no SSIM: pip install "recurconv[denoise]"')
     return Evaluation(
         model=str(source),
         data=task.set.name.removesuffix(f" {split}"),
         condition=task.set.condition,
         split=split,
-        sigma=recipe.sigma if recipe.task == "denoising" else None,
+        sigma=recipe.sigma if recipe.task == "denoising" and len(levelled) == 1 else None,
         metric=task.metric,
         images=len(task.set),
-        macs_per="image" if unit == 1 else "pixel",
+        macs_per="image" if task.cost_shape()[1] == 1 else "pixel",
         parameters_total=sum(parameter.numel() for parameter in network.parameters()),
         rows=tuple(rows),
-        notes=(*_not_finite(values), *_dead_settings(outputs)),
+        notes=tuple(notes),
         device=str(target),
         environment=environment(),
     )
+
+
+Results = dict[int, torch.Tensor]  # under each setting, a value for each image
+
+
+def _measure(
+    network: Network, task: Task, settings: Sequence[int], what: str, say: Callable[[str], object]
+) -> tuple[Results, Results, dict[int, tuple[PictureResult, ...]]]:
+    """The metric of each image, the predictions to compare, and of a denoiser what there is of each picture."""
+    values, outputs, pictures = {}, {}, {}
+    with torch.inference_mode():
+        for count in settings:
+            say(f"{what}steps={count} of {', '.join(map(str, settings))}")
+            if isinstance(task, Denoising):
+                pictures[count] = tuple(_pictures(network, task, count))
+                values[count] = torch.tensor([own.psnr for own in pictures[count]], dtype=torch.float64)
+                outputs[count] = values[count]
+            else:
+                values[count], outputs[count] = (tensor.cpu() for tensor in task.measure(network, count))
+    return values, outputs, pictures
+
+
+def _pictures(network: Network, task: Denoising, count: int) -> Iterator[PictureResult]:
+    """Every picture at one setting."""
+    for name, (clean, estimate) in zip(task.set.names, task.estimates(network, count), strict=True):
+        similarity = float(ssim(clean, estimate)) if _has_ssim() else None
+        yield PictureResult(name, float(psnr(clean, estimate)), similarity)
+
+
+def _has_ssim() -> bool:
+    return importlib.util.find_spec("skimage") is not None
+
+
+def _rows(
+    network: Network, task: Task, values: Results, pictures: dict[int, tuple[PictureResult, ...]]
+) -> Iterator[Row]:
+    """A row for each setting."""
+    shape, unit = task.cost_shape()
+    spent = {row.steps: row for row in costs.cost(network, shape)}
+    for count, own in values.items():
+        row = Row(count, mean_metric(own), _standard_error(own), spent[count].macs / unit, spent[count].parameters)
+        if count in pictures:
+            known = [picture.ssim for picture in pictures[count] if picture.ssim is not None]
+            mean = sum(known) / len(known) if known else None
+            row = NoisyRow(**vars(row), sigma=task.recipe.sigma, ssim=mean, pictures=pictures[count])
+        yield row
+
+
+def _check_path(data: Path) -> None:
+    """The names that papers have for sets of pictures are folders here."""
+    if not data.exists() and data.name.lower() in ("bsd68", "set12"):
+        raise ValueError(
+            f"{data}: no such folder, and nothing is downloaded; BSD68 is --split test of BSDS500's folder, such as "
+            "BSR/BSDS500/data, and Set12 any folder that holds its 12 pictures"
+        )
 
 
 def _classes(network: Network) -> int:
@@ -237,4 +318,9 @@ def _dead_settings(outputs: dict[int, torch.Tensor]) -> list[str]:
 
 
 def _finite(value: Any) -> Any:
+    """``value`` with None for each number in it that is not finite."""
+    if isinstance(value, dict):
+        return {key: _finite(own) for key, own in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(own) for own in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -250,11 +250,13 @@ class Denoising(Task):
         It is infinite where a picture comes out exactly, as a wholly white one may after clipping; ``mean_metric``
         leaves such pictures out.
         """
-        values = [
-            psnr(clean, self.denoised(network, noisy, steps).float())
-            for noisy, clean in self.set.evaluation_pictures(self.recipe.sigma, device=self.device)
-        ]
+        values = [psnr(clean, estimate) for clean, estimate in self.estimates(network, steps)]
         return torch.cat(values), torch.cat(values)
+
+    def estimates(self, network: Network, steps: int) -> Iterator[Batch]:
+        """Each picture of the set, clean and as the network makes it from its noisy self, float32 [1, C, H, W]."""
+        for noisy, clean in self.set.evaluation_pictures(self.recipe.sigma, device=self.device):
+            yield clean, self.denoised(network, noisy, steps).float()
 
     def denoised(self, network: Network, noisy: torch.Tensor, steps: int) -> torch.Tensor:
         """A noisy picture made clean; a network that takes the noise level is told it."""

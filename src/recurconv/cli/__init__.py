@@ -18,7 +18,7 @@ def main() -> None:
     """
     try:
         try:
-            app(args=_spread_steps(sys.argv[1:]), prog_name="recurconv")
+            app(args=_spread(sys.argv[1:]), prog_name="recurconv")
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()  # here, where an error of it can be handled
@@ -51,11 +51,12 @@ def _status(error: Exception) -> int | None:
     return int(getattr(error, "exit_status", 2)) if explained or memory else None
 
 
-def _spread_steps(arguments: list[str]) -> list[str]:
-    """``evaluate --steps 2 3 4`` as the ``--steps 2 --steps 3 --steps 4`` that the parser takes."""
+def _spread(arguments: list[str]) -> list[str]:
+    """``evaluate --steps 2 3 4`` as the ``--steps 2 --steps 3 --steps 4`` that the parser takes; so ``--sigma``."""
     if arguments[:1] != ["evaluate"]:
         return arguments
     spread: list[str] = []
     for word in arguments:
-        spread += ["--steps", word] if spread[-2:-1] == ["--steps"] and word.isdigit() else [word]
+        several = spread[-2:-1] in (["--steps"], ["--sigma"]) and word.replace(".", "", 1).isdigit()
+        spread += [spread[-2], word] if several else [word]
     return spread

@@ -1,5 +1,6 @@
 """The subcommands, each a public function. Heavy imports stay inside the functions that need them."""
 
+import itertools
 from pathlib import Path
 from typing import Annotated
 
@@ -83,42 +84,49 @@ def evaluate(
     size: Annotated[
         int | None, typer.Option(min=1, metavar="PIXELS", help="Of a folder's images; by default as trained.")
     ] = None,
-    sigma: Annotated[
-        float | None, typer.Option(metavar="S", help="Noise for a denoiser, in 1/255; by default as trained.")
-    ] = None,
+    sigmas: Annotated[
+        list[float], typer.Option("--sigma", metavar="S...", help="Noise for a denoiser, e.g. --sigma 15 25 50.")
+    ] = [],  # noqa: B006
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Error or PSNR, MACs and parameters at each setting, on a split."""
+    """Error, or PSNR and SSIM, MACs and parameters at each setting, on a split."""
     with terminal.importing():
         from recurconv import evaluation
 
     with terminal.working() as say:
         result = evaluation.evaluate(
-            model, data, split, steps=steps, dataset=dataset, size=size, sigma=sigma, device=device, say=say
+            model, data, split, steps=steps, dataset=dataset, size=size, sigma=sigmas or None, device=device, say=say
         )
     if as_json:
         print(result.as_json())
         return
-    per_pixel = result.macs_per == "pixel"
-    noise = "" if result.sigma is None else f", sigma {result.sigma:g}"
-    terminal.table(
-        f"{model} on {result.data}, split {split}: {result.images:,} images{noise}",
-        ("steps", result.metric, "standard error", "k MACs/pixel" if per_pixel else "M MACs", "parameters"),
-        [
-            (
-                row.steps,
-                f"{row.value:.2f}",
-                f"{row.standard_error:.2f}",
-                terminal.number(row.macs / (1e3 if per_pixel else 1e6)),
-                f"{row.parameters:,}",
-            )
-            for row in result.rows
-        ],
-    )
+    title = f"{model} on {result.data}, split {split}: {result.images:,} images"
+    for noise, rows in itertools.groupby(result.rows, key=lambda row: getattr(row, "sigma", None)):
+        denoises = noise is not None
+        similarity, macs, unit = (("SSIM",), "k MACs/pixel", 1e3) if denoises else ((), "M MACs", 1e6)
+        terminal.table(
+            f"{title}, sigma {noise:g}" if denoises else title,
+            ("steps", result.metric, "standard error", *similarity, macs, "parameters"),
+            [
+                (
+                    row.steps,
+                    f"{row.value:.2f}",
+                    f"{row.standard_error:.2f}",
+                    *([_similarity(row.ssim)] if isinstance(row, evaluation.NoisyRow) else []),
+                    terminal.number(row.macs / unit),
+                    f"{row.parameters:,}",
+                )
+                for row in rows
+            ],
+        )
     print(f"data: {result.condition}")
     for note in result.notes:
         print(f"note: {note}")
+
+
+def _similarity(ssim: float | None) -> str:
+    return "" if ssim is None else f"{ssim:.4f}"
 
 
 @app.command(epilog="Example: recurconv profile r2-cifar10 --batch 64 --threads 1")

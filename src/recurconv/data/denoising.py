@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from recurconv.data.augment import iteration_generator
 
-__all__ = ["PATCHES_PER_EPOCH", "UNKNOWN", "PicturePatches", "psnr"]
+__all__ = ["PATCHES_PER_EPOCH", "UNKNOWN", "PicturePatches", "psnr", "ssim"]
 
 PATCHES_PER_EPOCH = 204_800
 """DnCNN's 128 x 1,600 patches; its 50 epochs are about ten million."""
@@ -246,6 +247,34 @@ def psnr(clean: Tensor, estimate: Tensor) -> Tensor:
         raise ValueError(f"clean is {clean.dtype} and estimate {estimate.dtype}; both must be float in [0, 1]")
     difference = estimate.double().clamp(0, 1) - clean.double()
     return -10 * difference.square().flatten(1).mean(1).log10()
+
+
+def ssim(clean: Tensor, estimate: Tensor) -> Tensor:
+    """Compute the structural similarity of each image, for a data range of 1.
+
+    Args:
+        clean: `[B, C, H, W]`, values in [0, 1].
+        estimate: the same shape, any values; clipped to [0, 1] first.
+
+    Returns:
+        float64 `[B]`, up to 1; the mean over channels; NaN for images below 11x11, the size of the window.
+
+    Raises:
+        ImportError: scikit-image is not installed.
+
+    Source: Wang et al., *Image Quality Assessment: From Error Visibility to Structural Similarity*, 2004, with its
+    Gaussian window.
+    """
+    try:
+        from skimage.metrics import structural_similarity
+    except ImportError:
+        raise ImportError('SSIM needs scikit-image: pip install "recurconv[denoise]"') from None
+    if min(clean.shape[-2:]) < 11:
+        return torch.full((len(clean),), math.nan, dtype=torch.float64)
+    pairs = zip(clean.double().cpu().numpy(), estimate.double().clamp(0, 1).cpu().numpy(), strict=True)
+    options = {"data_range": 1.0, "gaussian_weights": True, "use_sample_covariance": False, "channel_axis": 0}
+    similarity: Any = structural_similarity
+    return torch.tensor([float(similarity(a, b, **options)) for a, b in pairs], dtype=torch.float64)
 
 
 def _patch_index(drawn: Tensor, patch: int) -> Tensor:
