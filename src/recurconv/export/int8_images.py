@@ -1,8 +1,8 @@
 """The images that int8 ranges are measured on: pictures in a folder, or CIFAR."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +28,16 @@ PATCH = 128
 Array = npt.NDArray[np.float32]
 
 
-class Sample(NamedTuple):
+@dataclass(frozen=True)
+class Sample:
     """A call of the network, and for a denoiser what it should give."""
 
     inputs: dict[str, Array]  # as an exported model takes them
     clean: Array | None = None  # [N, C, H, W]
+
+    def __len__(self) -> int:
+        """How many images it has."""
+        return len(self.inputs["image"])
 
 
 def samples(
