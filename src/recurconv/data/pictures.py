@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 PICTURE_SUFFIXES = frozenset(
-    (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp")
+    ".avif .bmp .gif .heic .heif .jp2 .jpeg .jpg .pbm .pgm .png .pnm .ppm .tif .tiff .webp".split()
 )
 """File name endings, in lower case, that count as a picture when a folder is listed."""
 
