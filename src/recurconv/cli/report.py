@@ -12,7 +12,7 @@ from recurconv.cli.app import app
 @app.command(epilog="Example: recurconv report --results results/reproduction")
 def report(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[TABLE]...", help="Print these, e.g. table2 findings; write nothing.")
+        list[str] | None, typer.Argument(metavar="TABLE", help="Print these, e.g. table2 findings; write nothing.")
     ] = None,
     results: Annotated[Path, typer.Option(metavar="DIR", help="The results that `recurconv reproduce` left.")] = Path(
         "results/reproduction"

@@ -46,14 +46,14 @@ def norm_over_steps(book: Book, preset: str) -> "Figure | None":
 def norm_by_steps(book: Book, preset: str) -> "Figure | None":
     """Figure 3: the first norm layer of T_2 by the step count of C_1."""
     found = _variables(book, "figure3/r4-dial/cifar100", preset, "norm_by_steps")
-    return found and _norm_panels(found, "steps that $C_1$ took")
+    return found and _norm_panels(found, "steps of $C_1$")
 
 
 def _norm_panels(found: Mapping[str, Any], counted: str) -> "Figure":
     """The four variables: a thin line for each channel, the mean over channels with a spread of one deviation."""
     import numpy as np
 
-    figure, panels = _panels(1, 4, (11, 2.9))
+    figure, panels = _panels(1, 4, (11, 3.1))
     steps = found["steps"]
     for axes, (name, label) in zip(panels, NAMES.items(), strict=True):
         values = np.array(found[name])  # [steps, channels]
@@ -66,11 +66,11 @@ def _norm_panels(found: Mapping[str, Any], counted: str) -> "Figure":
             marker="o",
             capsize=4,
             zorder=2,
-            label="mean ± deviation",
+            label="mean ± standard deviation over channels",
         )
         axes.set(xlabel=counted, ylabel=label, xticks=steps)
         axes.margins(x=0.12)
-    panels[0].legend(handles=_channel_handles(panels[0]), fontsize=7)
+    figure.legend(handles=_channel_handles(panels[0]), loc="outside lower center", ncols=2, fontsize=8)
     return figure
 
 
