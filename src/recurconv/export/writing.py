@@ -134,11 +134,14 @@ def placed(path: Path, data_file: str | None = None, *, overwrite: bool) -> Iter
             raise IsADirectoryError(f"{target} is a folder; give the name of a file to write")
         if target.exists() and not overwrite:
             raise FileExistsError(f"{target} is there already; give another name, or overwrite it (--overwrite)")
+    for folder in path.parents:
+        if folder.exists() and not folder.is_dir():
+            raise NotADirectoryError(f"{folder} is no folder; give a file in one")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        yield Path(folder)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as temporary:
+        yield Path(temporary)
         for target in targets:  # the model last: what is there of an older one never fits to half of a new one
-            made = Path(folder) / target.name
+            made = Path(temporary) / target.name
             if not made.exists():
                 target.unlink(missing_ok=True)  # the data file of what is replaced
                 continue
