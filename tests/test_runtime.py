@@ -106,7 +106,8 @@ def test_other_floats_and_strides_are_taken(dial):
 
 @pytest.mark.parametrize(("macs", "steps"), [(2e6, 2), (2.9e6, 2), (3e6, 3), (1e9, 4)])
 def test_macs_choose_the_largest_setting_that_fits(dial, macs, steps):
-    assert dial.run(images(), macs=macs).steps == steps
+    assert dial.run(images()[:, :, :, :8].repeat(4, 2).repeat(4, 3), macs=macs).steps == steps  # 32 x 32 pixels
+    assert dial.run(images()[:, :, :, :8].repeat(4, 2).repeat(8, 3), macs=2 * macs).steps == steps  # 32 x 64
 
 
 def test_a_denoisers_macs_are_those_of_the_whole_picture(tmp_path):
@@ -116,7 +117,9 @@ def test_a_denoisers_macs_are_those_of_the_whole_picture(tmp_path):
 
 
 def test_a_budget_that_nothing_fits(dial):
-    with pytest.warns(UserWarning, match=r"^macs=100 fits no setting; the smallest, steps=2, takes 2e\+06 MACs, and"):
+    with pytest.warns(
+        UserWarning, match=r"^macs=100 fits no setting; the smallest, steps=2, takes 1.406e\+05 MACs, and"
+    ):
         assert dial.run(images(), macs=100).steps == 2
     says(ValueError, "macs=100 fits no setting; the smallest, steps=2,", dial.run, images(), macs=100, strict=True)
 

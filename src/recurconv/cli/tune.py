@@ -47,7 +47,9 @@ def tune_confidence(
 
     `Dial("m.onnx").run(images, confidence=...)` takes them.
     """
-    from recurconv.files import write_atomically
+    import json
+
+    from recurconv.files import write_json
 
     with terminal.importing():
         from recurconv import tuning
@@ -77,13 +79,12 @@ def tune_confidence(
             )
         except ImportError as missing:
             raise ValueError(str(missing)) from None
-        text = found.as_json()
-        write_atomically(out, lambda path: path.write_text(text + "\n", encoding="utf-8"))
+        write_json(out, found.as_dict())
         if figure is not None:
             say(f"drawing {figure}")
             draw(found, figure)
     if as_json:
-        print(text)
+        print(json.dumps(found.as_dict(), indent=2))
         return
     for curve in found.curves:
         terminal.table(

@@ -62,8 +62,8 @@ class Dial:
 
     Attributes:
         dial: the settings, ascending.
-        macs: multiply-accumulates at each setting: of one image of the size that it was exported with (classifiers), or
-            of one pixel (denoisers).
+        macs: multiply-accumulates at each setting: of one image of 32 x 32 pixels (classifiers), or of one pixel
+            (denoisers).
         kind: "classifier" or "denoiser".
         class_names: what the logits stand for, or None.
         sha256: the sum of the model file, which tells one export from another.
@@ -121,7 +121,7 @@ class Dial:
             milliseconds: or the time that the call may take. The largest setting fits whose expected time is within it:
                 that comes from a calibration (``calibrate``) at the first such call, and from what calls have taken
                 since (``Pace``), so that load on the machine leads to smaller settings while it lasts.
-            macs: or the multiply-accumulates for one image.
+            macs: or the multiply-accumulates for one image, of the size that is given.
             confidence: or, for classifiers, how sure is sure: all images run at the smallest setting, and those whose
                 largest probability is below this number again at the largest one. Or a threshold for each setting
                 that is to run, as ``recurconv tune-confidence`` finds them, e.g. {2: 0.65, 3: 0.8}.
@@ -172,10 +172,10 @@ class Dial:
         return setting or self._smallest(f"milliseconds={budget:g}", f"about {least:.3g} ms", strict)
 
     def _within_macs(self, budget: float, shape: Shape, strict: bool) -> int:
-        unit = shape[2] * shape[3] if self._file.macs_per == "pixel" else 1
-        fitting = [steps for steps in self.dial if self.macs[steps] * unit <= budget]
-        least = self.macs[self.dial[0]] * unit
-        return max(fitting) if fitting else self._smallest(f"macs={budget:g}", f"{least:.4g} MACs", strict)
+        needed = {steps: self._file.macs_of(steps, shape[2], shape[3]) for steps in self.dial}
+        fitting = [steps for steps in self.dial if needed[steps] <= budget]
+        least = f"{needed[self.dial[0]]:.4g} MACs"
+        return max(fitting) if fitting else self._smallest(f"macs={budget:g}", least, strict)
 
     def _smallest(self, budget: str, needed: str, strict: bool) -> int:
         fact = f"{budget} fits no setting; the smallest, steps={self.dial[0]}, takes {needed}"

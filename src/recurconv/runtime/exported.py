@@ -17,6 +17,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 FIXED = {FIXED64: 8, FIXED32: 4}
 METADATA, KEY, VALUE = 14, 1, 2
 BLOCK = 1 << 20
+SIDE = 32  # of the image whose MACs the file of a classifier tells, where the network takes so small a one
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Exported:
         sha256: of the model file; it covers the weights, whose own sum stands in its metadata.
         kind: "classifier" or "denoiser".
         dial: the settings it holds, ascending; a single one for a file made with ``--steps``.
-        macs: multiply-accumulates at each setting, of one image or of one pixel.
+        macs: multiply-accumulates at each setting, of one image of 32 x 32 pixels or of one pixel.
         macs_per: "image" or "pixel".
         class_names: what the logits stand for, or None.
         image_channels, smallest_side: what images it takes.
@@ -43,6 +44,11 @@ class Exported:
     class_names: tuple[str, ...] | None
     image_channels: int
     smallest_side: int
+
+    def macs_of(self, steps: int, height: int, width: int) -> float:
+        """For one image of this size; convolutions cost what the pixels are."""
+        counted = 1 if self.macs_per == "pixel" else max(SIDE, self.smallest_side) ** 2
+        return self.macs[steps] * height * width / counted
 
 
 def read(path: str | os.PathLike[str]) -> Exported:

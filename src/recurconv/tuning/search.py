@@ -35,9 +35,10 @@ class Tuning:
     curves: tuple[Curve, ...]
     environment: dict[str, Any]
 
-    def as_json(self) -> str:
-        """For a file."""
-        return json.dumps(asdict(self), indent=2, allow_nan=False)
+    def as_dict(self) -> dict[str, Any]:
+        """For a JSON file; settings are strings there, as JSON wants its keys."""
+        found: dict[str, Any] = json.loads(json.dumps(asdict(self), allow_nan=False))
+        return found
 
 
 def tune(
