@@ -1,12 +1,16 @@
 """``recurconv export``."""
 
+import logging
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from recurconv.cli import terminal
 from recurconv.cli.app import Model, app
+
+if TYPE_CHECKING:
+    from recurconv.export.writing import Exported
 
 
 @app.command(epilog="Example: recurconv export r2-cifar10 -o model.onnx")
@@ -46,6 +50,7 @@ def export(
         raise ValueError("--int8, --opset and --single-file are for ONNX; write to a name that ends in .onnx")
     if steps is not None and single_file is False:
         raise ValueError("--data-file is for the whole dial; one setting (--steps) is always one file")
+    logging.getLogger("onnxscript").setLevel(logging.ERROR)  # of how it comes to an opset
     with terminal.importing():
         from recurconv import export as exporting
         from recurconv.loading import load
@@ -56,13 +61,18 @@ def export(
             if program:
                 made = exporting.export_program(network, out, steps=steps, overwrite=overwrite, say=say)
             elif calibration is not None:
+                from recurconv.evaluation import stored_recipe
                 from recurconv.export.int8 import export_int8
 
+                recipe = stored_recipe(model)
+                noise = (recipe.sigmas or (recipe.sigma,)) if recipe else ()
                 made = export_int8(
                     network,
                     out,
                     calibration,
                     steps=steps,
+                    size=recipe.size if recipe else 32,
+                    sigmas=(noise[0], noise[-1]) if noise else None,
                     opset=opset,
                     single_file=single_file,
                     overwrite=overwrite,
@@ -75,11 +85,27 @@ def export(
         except ImportError as error:
             raise ValueError(str(error)) from None
     files = f"{made.path}" if made.data is None else f"{made.path} and {made.data.name}"
+    title = f"{files}: {made.bytes:,} bytes"
+    if calibration is not None:
+        _report_int8(title, made)
+        return
     terminal.table(
-        f"{files}: {made.bytes:,} bytes",
+        title,
         ("steps", "difference from PyTorch"),
         [(steps, f"{difference:.1e}") for steps, difference in made.differences.items()],
     )
     print(
         "difference: the largest, relative to the largest output, over noise and patterns, odd sizes, one and several"
     )
+
+
+def _report_int8(title: str, made: "Exported") -> None:
+    from recurconv.export.int8 import ExportedInt8
+
+    assert isinstance(made, ExportedInt8)
+    terminal.table(
+        title,
+        ("steps", made.measure, "largest difference"),
+        [(steps, f"{value:.2f}", f"{made.differences[steps]:.1e}") for steps, value in made.agreement.items()],
+    )
+    print(f"int8 against fp32 on the {made.images} calibration images; difference: relative to the largest output")
