@@ -168,6 +168,25 @@ def test_a_result_holds_what_evaluate_measures(root, name):
     assert str(root) not in item.result.read_text()
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("table5/r4-dial/cifar100", "123"),
+        ("table5/s4-2/cifar100", "2"),
+        ("figure7/s4-deep/cifar100", "234"),
+        ("ablations/per-cell/cifar10", "234"),
+        ("ablations/weighted/cifar10", "234"),
+    ],
+)
+def test_every_kind_of_run_comes_to_a_value_at_each_setting(root, name, settings):
+    (root / "data" / "meta").touch()  # CIFAR-100, too
+    (item,) = sweeping.items(root, name)
+    assert fill(root, [item])[0].status == "finished"
+    values = sweeping.result(item)["values"]
+    assert list(values) == list(settings)
+    assert all(0 <= value <= 100 for value in values.values())
+
+
 def test_a_denoiser_is_reduced_too(root, monkeypatch):
     tiny.gray_pictures(root / "gray")
     monkeypatch.setattr(sweeping_module, "find_data", lambda name, places: root / "gray")
