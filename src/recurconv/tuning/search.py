@@ -57,9 +57,8 @@ def tune(
 ) -> Tuning:
     """Find the thresholds of confidence for a classifier: the setting before the largest, and its threshold.
 
-    Only pairs that end with the largest setting are tried: on held-out images three settings in a row gained nothing
-    over two (R_2 on CIFAR-10), and among pairs a thousand images do not tell the second setting apart, so that the one
-    known to be best is taken.
+    Only pairs that end with the largest setting are tried: for R_2 on CIFAR-10 three settings in a row, or another
+    second one, differed on a thousand held-out images by one or two of them, which is no reason to choose.
 
     Args:
         model: a file that ``recurconv export`` wrote.
