@@ -29,11 +29,12 @@ class ExportedInt8(Exported):
     """What an int8 export wrote, and how it compares with fp32 on the calibration images.
 
     Attributes:
-        agreement: {steps: percentage of the images with the same label} for a classifier; {steps: PSNR in int8 minus
-            PSNR in fp32, in dB} for a denoiser.
+        measure: "same label (%)" for a classifier, "PSNR change (dB)" for a denoiser: int8 minus fp32.
+        agreement: {steps: what is measured}.
         images: how many.
     """
 
+    measure: str
     agreement: dict[int, float]
     images: int
 
@@ -45,7 +46,7 @@ def export_int8(
     *,
     steps: int | None = None,
     size: int = 32,
-    sigmas: tuple[float, float] = (25.0, 25.0),
+    sigmas: tuple[float, float] | None = None,
     opset: int | None = None,
     single_file: bool | None = None,
     overwrite: bool = False,
@@ -64,7 +65,7 @@ def export_int8(
         calibration: CIFAR (its training images are taken) or a folder of pictures like those that the network is for.
         steps: export this setting alone.
         size: of a classifier's pictures, in pixels: resized and cropped.
-        sigmas: the noise that a denoiser is for, from the first to the second, in 1/255.
+        sigmas: the noise that a denoiser is for, from the first to the second, in 1/255; see ``samples``.
         opset, single_file, overwrite, say: as for ``export_onnx``.
 
     Raises:
@@ -93,7 +94,8 @@ def export_int8(
         joined = _join(models, steps, data_file, single_file)
         written = write_model(joined, folder / path.name, network, steps=steps, precision="int8")
     data = path.with_name(data_file) if joined.data else None
-    return ExportedInt8(path, data, written, differences, agreement, sum(map(len, shown)))
+    measure = "PSNR change (dB)" if isinstance(network, Denoiser) else "same label (%)"
+    return ExportedInt8(path, data, written, differences, measure, agreement, sum(map(len, shown)))
 
 
 def int8_model(fp32: "ModelProto", network: Network, shown: Sequence[Sample]) -> "ModelProto":

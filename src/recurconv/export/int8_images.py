@@ -22,7 +22,7 @@ from recurconv.prediction import check_classifier
 IMAGES = 256  # for a classifier
 BATCH = 32
 LEVELS = 16  # of noise, for a denoiser that is told it; there are PATCHES of PATCH x PATCH pixels for each
-PATCHES = 4
+PATCHES = 2
 PATCH = 128
 
 Array = npt.NDArray[np.float32]
@@ -41,25 +41,26 @@ class Sample:
 
 
 def samples(
-    network: Network, folder: Path, *, size: int = 32, sigmas: tuple[float, float] = (25.0, 25.0)
+    network: Network, folder: Path, *, size: int = 32, sigmas: tuple[float, float] | None = None
 ) -> list[Sample]:
     """What to run a network on to see how large its activations become.
 
     A classifier gets 256 pictures of the folder, or images of CIFAR's training set where that is what the folder holds;
-    a denoiser gets 64 patches of the folder's pictures, of BSD those of its training set, with noise.
+    a denoiser gets 32 patches of the folder's pictures, of BSD those of its training set, with noise.
 
     Args:
         network: a classifier of colour images, or a denoiser.
         folder: where the images are.
         size: of a classifier's images in pixels; pictures are resized and cropped to it, CIFAR's are 32 anyway.
-        sigmas: a denoiser's noise, from the first to the second, in 1/255. Every other patch does not tell it, where
-            the network takes it.
+        sigmas: a denoiser's noise, from the first to the second, in 1/255; by default 25, and 0 to 50 where the network
+            takes the noise level, which every other patch then does not tell.
 
     Raises:
         FileNotFoundError: no such folder.
         ValueError: no pictures in it, or one that cannot be read; a network or size that does not go with pictures.
     """
     if isinstance(network, Denoiser):
+        sigmas = sigmas or ((0.0, 50.0) if takes_sigma(network) else (25.0, 25.0))
         return list(_noisy(network, load_pictures(folder, "trainval", channels=network.image_channels), sigmas))
     check_classifier(network, size)
     images = _cifar(network, folder)
@@ -73,7 +74,7 @@ def _cifar(network: Network, folder: Path) -> torch.Tensor | None:
     """Training images, uint8 [N, 3, 32, 32], if that is what lies there; the test set is for measuring."""
     name = "cifar100" if network.config["arguments"]["num_classes"] == 100 else "cifar10"
     try:
-        images = load_cifar(folder, name, "trainval").images
+        images = load_cifar(folder, name, "trainval", minival=0).images
     except FileNotFoundError:
         return None
     return images[_some(len(images))]
