@@ -34,7 +34,7 @@ def target(folder, text):
 
 
 def test_an_order_is_confirmed_by_differences_above_two_standard_errors(norms):
-    assert norms(21.0, 10.4, 7.6) == ("confirmed", "shared 21.00, none 10.40, independent 7.60")
+    assert norms(21.0, 10.4, 7.6) == ("confirmed", 1, "shared 21.00, none 10.40, independent 7.60")
     assert norms(21.0, 7.91, 7.6)[0] == "confirmed"  # 0.31 > 2 x 0.1 x sqrt(2)
     assert norms(21.0, 7.85, 7.6)[0] == "undecided"
     assert norms(21.0, 7.45, 7.6)[0] == "undecided"
@@ -46,7 +46,7 @@ def test_an_order_is_contradicted_by_one_difference_the_other_way(norms):
 
 
 def test_a_network_that_diverged_is_worse_than_any(norms):
-    assert norms(None, 10.4, 7.6) == ("confirmed", "shared diverged, none 10.40, independent 7.60")
+    assert norms(None, 10.4, 7.6) == ("confirmed", 1, "shared diverged, none 10.40, independent 7.60")
     assert norms(21.0, 10.4, None)[0] == "contradicted"
     assert norms(None, None, 7.6)[0] == "undecided"
 
@@ -66,12 +66,23 @@ def test_higher_psnr_is_better(tmp_path):
     assert judged(tmp_path, "R_3: more steps", data="sigma 25")[0] == "contradicted"
 
 
+def test_pictures_do_not_count_as_noise_of_a_psnr_but_seeds_do(tmp_path):
+    for usage, value in (("shared", 20.0), ("none", 28.77), ("independent", 28.80)):
+        write(tmp_path, f"table3/{usage}/sigma25", {4: value})
+    assert judged(tmp_path, "R_3^4: shared", data="sigma 25")[:2] == ("confirmed", 1)  # pictures' error is 0.1
+    write(tmp_path, "table3/none/sigma25", {4: 28.70}, seed=1)
+    write(tmp_path, "table3/independent/sigma25", {4: 28.78}, seed=1)
+    assert judged(tmp_path, "R_3^4: shared", data="sigma 25")[:2] == ("undecided", 1)  # 0.055 < 2 x 0.036
+    write(tmp_path, "table3/shared/sigma25", {4: 20.0}, seed=1)
+    assert judged(tmp_path, "R_3^4: shared", data="sigma 25")[1] == 2
+
+
 def test_where_no_worse_is_claimed_the_mean_decides_and_each_setting_counts(tmp_path):
     write(tmp_path, DIAL, {2: 8.0, 3: 8.0, 4: 8.0})
     write(tmp_path, "ablations/independent-dial/cifar10", {2: 8.05, 3: 7.9, 4: 7.5})
-    verdict, numbers = judged(tmp_path, "Double norm")
+    verdict, _, numbers = judged(tmp_path, "Double norm")
     assert verdict == "1 confirmed, 1 undecided, 1 contradicted"
-    assert numbers.startswith("n = 2: independent 8.05, double 8.00; n = 3: ")
+    assert numbers.startswith("2 steps: independent 8.05, double 8.00; 3 steps: ")
     write(tmp_path, "ablations/independent-dial/cifar10", {2: 8.0, 3: 9.0, 4: 9.0})
     assert judged(tmp_path, "Double norm")[0] == "confirmed"
 

@@ -244,6 +244,8 @@ def test_every_table_of_the_page_is_whole(text):
 def test_cells_that_were_not_run_stand_on_the_page(text):
     assert "| R_2^1 | CIFAR-10 | 14.46 | not run |  | 0 |  | 1,258,954 (paper: 1.259M) | 6 |  |" in text
     assert "Preset short: not run." in text
+    assert "| claim | data | verdict | n | ours | source |\n| --- | --- | --- | --- | --- | --- |\n| R" in text
+    assert text.rstrip().endswith("Preset short: not run.")  # no table of runs without a run
     assert re.search(r"16 of its 24 cells: not run", text)
     assert "| R_4, dial (1, 2, 3), 1 step | CIFAR-100 | 25.83 | 29.00 | worse by 3.17 | 1 | 100 |" in text
 

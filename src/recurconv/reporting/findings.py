@@ -118,22 +118,27 @@ def _ablation_claims() -> Iterator[Claim]:
     )
 
 
-def judge(claim: Claim, book: Book, preset: str) -> tuple[str, str]:
-    """The verdict, and the numbers that it rests on.
+def judge(claim: Claim, book: Book, preset: str) -> tuple[str, int, str]:
+    """The verdict, the fewest seeds and the numbers that it rests on.
 
     Of a chain: "confirmed" if every difference goes the claimed way and is larger than two standard errors (where no
     worse is enough: the mean is no worse); "contradicted" if one goes the other way, and is larger than that;
     "undecided" otherwise; "not run" if a cell is missing. Where the chains of a claim differ, each verdict is counted.
     """
-    verdicts, numbers = [], []
+    verdicts, numbers, seeds = [], [], []
     for chain in claim.chains:
         found = [book.summary(place.cell, place.setting, preset) for place in chain]
         verdicts.append(_verdict(claim, found))
         told = ", ".join(f"{place.name} {value_text(one)}" for place, one in zip(chain, found, strict=True))
-        numbers.append(told if len(claim.chains) == 1 else f"n = {chain[0].setting}: {told}")
+        numbers.append(told if len(claim.chains) == 1 else f"{_steps(chain[0].setting)}: {told}")
+        seeds += [one.seeds for one in found]
     counts = Counter(verdicts)
     verdict = verdicts[0] if len(counts) == 1 else ", ".join(f"{count} {word}" for word, count in counts.items())
-    return verdict, "; ".join(numbers)
+    return verdict, min(seeds), "; ".join(numbers)
+
+
+def _steps(count: int) -> str:
+    return f"{count} step{'s' if count > 1 else ''}"
 
 
 def _verdict(claim: Claim, found: Sequence[Summary]) -> str:
@@ -162,20 +167,20 @@ def findings(book: Book, preset: str) -> Table:
     """Every claim in one preset, those that were run first; of the short preset these alone."""
     judged = [(claim, *judge(claim, book, preset)) for claim in claims()]
     judged.sort(key=lambda row: row[1] == NOT_RUN)
-    missing = sum(verdict == NOT_RUN for _, verdict, _ in judged)
+    missing = sum(verdict == NOT_RUN for _, verdict, _, _ in judged)
     rows = [
-        (claim.text, claim.data, verdict, "" if verdict == NOT_RUN else numbers, claim.source)
-        for claim, verdict, numbers in judged
+        (claim.text, claim.data, verdict, str(seeds), "" if verdict == NOT_RUN else numbers, claim.source)
+        for claim, verdict, seeds, numbers in judged
         if preset == "full" or verdict != NOT_RUN
     ]
     return Table(
         title="What the paper says",
         preset=preset,
-        columns=("claim", "data", "verdict", "ours", "source"),
+        columns=("claim", "data", "verdict", "n", "ours", "source"),
         rows=rows,
         notes=() if preset == "full" else (f"{missing} further claims: {NOT_RUN} in this preset.",),
-        shown=4,
-        words=5,
+        shown=5,
+        words=6,
     )
 
 

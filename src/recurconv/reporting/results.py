@@ -9,7 +9,7 @@ from typing import Any
 
 from recurconv import cells
 
-_PLAIN = ("preset", "seed", "images", "epochs", "environment")
+_PLAIN = ("preset", "seed", "higher_is_better", "images", "epochs", "environment")
 _BY_SETTING = ("values", "standard_errors", "macs", "depth")
 
 
@@ -26,6 +26,7 @@ class Result:
     run: str
     preset: str
     seed: int
+    higher_is_better: bool
     values: Mapping[int, float | None]
     standard_errors: Mapping[int, float | None]
     images: int
@@ -56,8 +57,9 @@ class Summary:
         diverged: how many of these have no finite value.
         mean: of the finite values; None if there is none.
         spread: their standard deviation over seeds; None for fewer than two.
-        standard_error: of the mean: the larger of that over seeds and that over the test images, which all seeds
-            share; None if neither is known.
+        standard_error: of the mean over seeds; of an error in % at least that over test images, which all seeds
+            share. Pictures do not count for a PSNR: they differ far more than networks do, and in the same way for
+            each network. None if it is not known.
     """
 
     seeds: int
@@ -72,7 +74,7 @@ def summarise(results: Iterable[Result], setting: int) -> Summary:
     found = list(results)
     values = [value for result in found if (value := result.values.get(setting)) is not None]
     spread = statistics.stdev(values) if len(values) > 1 else None
-    errors = [error for result in found if (error := result.standard_errors.get(setting)) is not None]
+    errors = [result.standard_errors.get(setting) or 0.0 for result in found if not result.higher_is_better]
     if spread is not None:
         errors.append(spread / math.sqrt(len(values)))
     return Summary(
