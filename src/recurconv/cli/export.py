@@ -94,9 +94,7 @@ def export(
         ("steps", "difference from PyTorch"),
         [(steps, f"{difference:.1e}") for steps, difference in made.differences.items()],
     )
-    print(
-        "difference: the largest, relative to the largest output, over noise and patterns, odd sizes, one and several"
-    )
+    print("difference: the largest, by the largest output; for noise, patterns, odd sizes")
 
 
 def _report_int8(title: str, made: "Exported") -> None:
