@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from recurconv import evaluation, loading
 from recurconv.cleaning import tiles, values
 from recurconv.cleaning.noise import estimate_sigma
+from recurconv.denoisers import LARGEST_SIGMA
 from recurconv.network import Network
 from recurconv.networks import Denoiser
 
@@ -20,7 +21,6 @@ Pixels = NDArray[Any]
 Sigma = float | Literal["auto"]
 
 GRAY, COLOR = "denoise-gray", "denoise-color"  # the shipped networks that are taken by default
-LARGEST_SIGMA = 55.0  # that they were trained for, in 1/255
 CLEAN = 1.0  # in 1/255: a picture in which less noise is found is left as it is
 PROBE = 256  # height and width of what is timed for a budget, in pixels
 
@@ -177,7 +177,7 @@ def _check_noise(network: Denoiser, model: str | Path | Network | None, sigma: S
     if network.takes_sigma or sigma in ("auto", 0) or isinstance(model, Network) or model is None:
         return
     recipe = evaluation.stored_recipe(model)
-    if recipe is not None and sigma != recipe.sigma:
+    if recipe is not None and not recipe.sigmas and sigma != recipe.sigma:
         raise ValueError(
             f"sigma={sigma:g}: {model} was trained for sigma {recipe.sigma:g} alone; leave sigma out or give a model "
             f"for every noise, such as {GRAY}"
