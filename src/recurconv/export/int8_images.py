@@ -61,7 +61,7 @@ def samples(
     """
     if isinstance(network, Denoiser):
         sigmas = sigmas or ((0.0, 50.0) if takes_sigma(network) else (25.0, 25.0))
-        return list(_noisy(network, load_pictures(folder, "trainval", channels=network.image_channels), sigmas))
+        return noisy_samples(network, load_pictures(folder, "trainval", channels=network.image_channels), sigmas)
     check_classifier(network, size)
     images = _cifar(network, folder)
     if images is None:
@@ -83,6 +83,11 @@ def _cifar(network: Network, folder: Path) -> torch.Tensor | None:
 def _some(count: int) -> torch.Tensor:
     """At most ``IMAGES`` of ``count`` indices, evenly mixed, the same each time."""
     return torch.randperm(count, generator=iteration_generator(0))[:IMAGES]
+
+
+def noisy_samples(network: Denoiser, pictures: PicturePatches, sigmas: tuple[float, float]) -> list[Sample]:
+    """What ``samples`` shows a denoiser, of these pictures."""
+    return list(_noisy(network, pictures, sigmas))
 
 
 def _noisy(network: Denoiser, pictures: PicturePatches, sigmas: tuple[float, float]) -> Iterator[Sample]:
