@@ -105,7 +105,16 @@ def test_a_cell_that_shares_a_run_is_done_with_it(root):
 def test_without_time_nothing_is_begun(root):
     items = sweeping.items(root, *TWO)
     assert {report.status for report in fill(root, items, minutes=0)} == {"no time left"}
-    assert not (root / "runs").exists()
+    assert not tiny.files(root / "runs")
+
+
+@pytest.mark.parametrize("file", ["runs", "runs/results"])
+def test_a_file_in_place_of_a_folder_is_told_and_kept(root, file):
+    (root / file).parent.mkdir(exist_ok=True)
+    (root / file).write_text("mine")
+    with pytest.raises(ValueError, match=f"{file} is not a folder; give another place for runs or results"):
+        fill(root, sweeping.items(root, "figure2"))
+    assert (root / file).read_text() == "mine"
 
 
 def test_a_run_stops_in_time_and_goes_on_to_the_bits_of_one_that_did_not(root, clock, tmp_path):

@@ -144,6 +144,10 @@ def test_the_list_shows_each_cell_and_changes_nothing(command, root):
         (["tabel2"], "there is no table, figure or cell 'tabel2'; did you mean table2?"),
         (["table2"], "where is the data? give the folders that hold CIFAR and BSD, each by --data"),
         (["table2", "--data", "nowhere"], "nowhere: no such file or folder; give folders with CIFAR or BSD by --data"),
+        (
+            ["table2", "--data", "data", "--device", "tpu"],
+            "device='tpu' is not known; choose auto, cpu, cuda or cuda:N",
+        ),
         (["figure4", "--data", "."], ". holds no data for these runs (BSD); give the folders that do, each by --data"),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 
+from recurconv.devices import choose_device
 from recurconv.divergence import TrainingError
 from recurconv.interruption import InterruptionError
 from recurconv.reproduction.places import TITLES, find_data
@@ -65,18 +66,25 @@ def sweep(
         say: told of each run as it begins and ends.
 
     Raises:
-        ValueError: no data set of these runs is there; or this is one of several processes of ``torchrun``.
+        ValueError: no data set of these runs is there; a place for runs or results is a file; there is no
+            such device; or this is one of several processes of ``torchrun``.
         FileNotFoundError: a place of the data is not there.
+        OSError: a folder for runs or results cannot be made.
         InterruptionError: Ctrl-C; the run in progress is saved.
     """
     begun = time.monotonic()
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError("reproduce works on one device; start it once for each, with --device cuda:0, cuda:1, ...")
+    choose_device(device)  # complains now, not once for each run
     found = {name: find_data(name, data) for name in dict.fromkeys(item.run.data for item in items)}
     named = ", ".join(map(str, data))
     if not any(found.values()):
         wanted = ", ".join(TITLES[name] for name in found)
         raise ValueError(f"{named} holds no data for these runs ({wanted}); give the folders that do, each by --data")
+    for folder in sorted({item.folder.parent for item in items} | {item.result.parent for item in items}):
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder} is not a folder; give another place for runs or results")
+        folder.mkdir(parents=True, exist_ok=True)
     seconds = minutes * 60
     means = _Means(found, begun + seconds - min(60.0, RESERVE * seconds), device, quiet, say)
     for name in (name for name, place in found.items() if place is None):
