@@ -26,7 +26,7 @@ def root(tmp_path):
     return tmp_path
 
 
-def wait_until(true, seconds=60):
+def wait_until(true, seconds=240):
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it never comes"
@@ -58,10 +58,10 @@ def test_a_sweep_that_is_killed_frees_its_run_and_the_next_one_goes_on(root, tmp
     with plan.claim(item, patience=0.1) as mine:
         assert not mine
     os.kill(first.process.pid, signal.SIGKILL)
-    first.wait()
+    first.wait(240)
     (item.folder / "two").unlink()
     assert plan.state(item) == ("interrupted", "")
-    status, said = sweeping.command(root, "table2/none/cifar10", "--seeds", "1").wait()
+    status, said = sweeping.command(root, "table2/none/cifar10", "--seeds", "1").wait(240)
     assert (status, said.splitlines()[0]) == (0, "1/1 table2/none/cifar10, short, seed 0: goes on")
     assert sweeping.starts(item) == 2
     data = root / "data" / "cifar-10-batches-py"
@@ -74,12 +74,12 @@ def test_ctrl_c_saves_the_run_and_ends_with_130(root):
     wait_until((item.folder / "two").exists)
     process.interrupt()
     (item.folder / "two").unlink()
-    status, said = process.wait()
+    status, said = process.wait(240)
     assert status == 130
     assert said.splitlines()[-1] == f"recurconv: stopped; {item.folder} is saved, the same command goes on with it"
     assert plan.state(item) == ("interrupted", "")
     assert not any((root / "runs" / "locks").glob("*.json"))
-    status, said = sweeping.command(root, *NAMES, "--seeds", "1").wait()
+    status, said = sweeping.command(root, *NAMES, "--seeds", "1").wait(240)
     assert status == 0
     assert said.splitlines()[-1] == f"3 runs: 3 finished; the results are in {root / 'runs' / 'results'}"
 
@@ -87,7 +87,7 @@ def test_ctrl_c_saves_the_run_and_ends_with_130(root):
 def test_two_sweeps_at_once_train_each_run_once(root):
     items = sweeping.items(root, *NAMES, seeds=2)
     first, second = (sweeping.command(root, *NAMES, "--seeds", "2") for _ in range(2))
-    (one, said_one), (two, said_two) = first.wait(), second.wait()
+    (one, said_one), (two, said_two) = first.wait(240), second.wait(240)
     assert (one, two) == (0, 0)
     said = (said_one + said_two).splitlines()
     begun = [line.split(" ", 1)[1] for line in said if line.endswith(": begins")]
@@ -100,12 +100,12 @@ def test_while_one_sweep_works_on_a_run_another_does_the_rest(root):
     held, *rest = sweeping.items(root, *NAMES)
     first = sweeping.command(root, *NAMES, "--seeds", "1", prepare=slow)
     wait_until((held.folder / "two").exists)
-    status, said = sweeping.command(root, *NAMES, "--seeds", "1").wait()
+    status, said = sweeping.command(root, *NAMES, "--seeds", "1").wait(240)
     assert status == 0
     assert said.startswith(f"{held.name}: process {first.process.pid} on ")
     assert "3 runs: 1 elsewhere, 2 finished" in said
     (held.folder / "two").unlink()
-    status, said = first.wait()
+    status, said = first.wait(240)
     assert status == 0
     assert "3 runs: 1 finished, 2 there before" in said
     assert [sweeping.starts(item) for item in (held, *rest)] == [1, 1, 1]
