@@ -136,6 +136,13 @@ def test_every_cell_of_the_papers_tables_has_its_row_at_a_setting_that_is_traine
     assert sum(len(layout.rows) for layout in tables.LAYOUTS.values()) == 16 + 6 + 9 + 6 + 6
 
 
+def test_the_committed_results_fit_the_cells_of_now():
+    committed = book(Path(__file__).parent.parent / "results" / "reproduction")
+    assert committed.results
+    for run in committed.results:
+        assert run.parameters == books._network(run.run, run.preset)["parameters"]
+
+
 # --- the paper's numbers and the counts
 
 

@@ -253,6 +253,7 @@ def test_cells_that_were_not_run_stand_on_the_page(text):
 def test_other_networks_stand_with_their_sources(text):
     assert "| CIFAR-10 | ResNet-32 | 6.47 | 69 | 0.47 | chenyaofo/pytorch-cifar-models README |" in text
     assert "| BSD68, sigma 25 | R_3, dial, setting 2 | 29.00 |" in text
+    assert "| R_3, dial (1, 2, 3, 4), 2 steps | 29.00 | 200.0000 | 1 | 90 |" in text
 
 
 def test_the_command_prints_the_tables_and_writes_the_page(command, little, tmp_path):

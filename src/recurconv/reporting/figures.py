@@ -114,7 +114,7 @@ def psnr_by_count(book: Book, preset: str) -> "Figure | None":
             _psnr_line(axes, book, preset, kind, sigma)
         if (value := paper_value(f"figure5/r3-4/sigma{sigma}", 4)) is not None and preset == "full":
             axes.plot([4], [value], label="$R_3^4$, paper", **_hollow("R"))
-        axes.set(title=f"σ = {sigma}", xlabel="steps n", ylabel="PSNR on BSD68 (dB)", xticks=COUNTS)
+        axes.set(title=f"σ = {sigma}", xlabel="steps n", ylabel="PSNR on BSD68 (dB)", xticks=COUNTS, xlim=(0.7, 4.3))
         axes.legend(fontsize=8)
     return figure
 

@@ -18,6 +18,23 @@ ABLATIONS = {
 }
 
 
+def dial(book: Book, preset: str) -> Table:
+    """What the denoiser of figure 4 reaches on the test pictures."""
+    cell = "figure4/r3-dial/sigma25"
+    rows = [
+        (
+            f"R_3, dial (1, 2, 3, 4), {n} step{'s' if n > 1 else ''}",
+            value_text(book.summary(cell, n, preset)),
+            f"{book.macs(cell, n, preset) / 1e6:.4f}",
+            str(len(book.runs(cell, preset))),
+            _range(run.epochs for run in book.runs(cell, preset)),
+        )
+        for n in (1, 2, 3, 4)
+    ]
+    columns = ("network", "PSNR on BSD68 (dB)", "MACs per pixel (M)", "n", "epochs")
+    return Table("Figure 4: sigma 25", preset, columns, rows)
+
+
 def denoisers(book: Book, preset: str) -> Table:
     """The numbers of figure 5."""
     sigmas = ("sigma15", "sigma25", "sigma50")

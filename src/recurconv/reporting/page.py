@@ -19,6 +19,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Book, str], Table]]] = {
     "targets": ("Targets", findings.target_table),
     "findings": ("What the paper says, held against the results", findings.findings),
     **{name: (layout.title, tables.maker(name)) for name, layout in tables.LAYOUTS.items()},
+    "figure4": (figures.FIGURES["figure4"].title, grids.dial),
     "figure5": (figures.FIGURES["figure5"].title, grids.denoisers),
     "figure7": (figures.FIGURES["figure7"].title, grids.relative),
     "ablations": ("Ablations", grids.ablations),
