@@ -3,10 +3,11 @@
     python benchmarks/export.py --threads 1
 
 R_2, R_4 and the half-resolution denoiser, untrained (speed does not depend on it), each as eager PyTorch, with compiled
-bodies, compiled as a whole, as a static ONNX model of the setting, as ONNX with the dial, and as that in int8. All
-cases of a network are measured in every round, in an order drawn anew; ratios are taken within a round. The matrix
-products measured with them, 1024 x 1024 x 1024, are what the machine can do. Then S_2^2, S_2^3 and S_2^4 side by side
-against the dial of R_2: disk, memory, loading, switching. About eight minutes on one core, much of it compilation.
+bodies, compiled as a whole, as a program of torch.export, as a static ONNX model of the setting, as ONNX with the dial,
+and as that in int8. All cases of a network are measured in every round, in an order drawn anew; ratios are taken within
+a round. The matrix products measured with them, 1024 x 1024 x 1024, are what the machine can do. Then S_2^2, S_2^3 and
+S_2^4 side by side against the dial of R_2: disk, memory, loading, switching. About nine minutes on one core, much of it
+compilation; what is measured of each network is written at once.
 """
 
 import argparse
@@ -36,7 +37,7 @@ from recurconv.denoisers import r3_half
 from recurconv.export import export_onnx, join_settings, static_model
 from recurconv.export.int8 import int8_model, session
 from recurconv.export.int8_images import Sample
-from recurconv.export.tracing import takes_sigma
+from recurconv.export.tracing import program, takes_sigma
 from recurconv.export.writing import write_model
 from recurconv.files import write_json
 from recurconv.network import Network
@@ -176,6 +177,7 @@ def every_call(subject: Subject, files: Mapping[str, Path], threads: int) -> Ite
     bodies.compile_bodies()
     whole = torch.compile(network, fullgraph=True, dynamic=False)
     forms: dict[str, Callable[..., torch.Tensor]] = {"eager": network, "bodies": bodies, "whole": whole}
+    programs = {steps: program(network, steps).module() for steps in network.dial}
     sessions = {name: session(path, threads=threads) for name, path in files.items()}
     for batch in subject.batches:
         images = torch.rand(batch, network.image_channels, subject.side, subject.side)
@@ -185,6 +187,8 @@ def every_call(subject: Subject, files: Mapping[str, Path], threads: int) -> Ite
             for form, run in forms.items():
                 if form != "whole" or batch == 1 or subject.name == "R_2":
                     yield Case(form, batch, steps), lambda run=run, i=images, s=steps, t=told: run(i, s, **t)
+            given = (images, *told.values())
+            yield Case("pt2", batch, steps), lambda p=programs[steps], g=given: p(*g)
             opened = sessions[f"static {steps}"]
             yield Case("static", batch, steps), lambda o=opened, f=feeds: o.run(None, f)
             for form in ("dial", "int8 dial"):
