@@ -206,6 +206,8 @@ def test_bad_input(refused, words, photos, tmp_path, monkeypatch):
     says("dataset='imagenet' is not known; choose one of cifar10, cifar100, folder", "--dataset", "imagenet")
     says("split='val' is unknown", "--split", "val")
     says("give it a name that ends in .png, .svg, .pdf", "--figure", tmp_path / "t.jpeg")
+    (tmp_path / "file").touch()
+    says("x.json cannot be written: ", changed=[*words[:-1], tmp_path / "file" / "x.json"])
     says("no such file", changed=["tune-confidence", "none.onnx", *words[2:]])
     says("images are 7 x 7 pixels", "--size", "7")
     denoiser = handmade.denoiser(tmp_path / "d.onnx", {1: 0.1, 2: 0.2})

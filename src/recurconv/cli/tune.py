@@ -58,10 +58,7 @@ def tune_confidence(
     if figure is not None:
         check_figure(figure)
     for path in filter(None, (out, figure)):
-        if path.exists() and not (overwrite and path.is_file()):
-            raise ValueError(
-                f"{path} is there already; give another name" + ("" if path.is_dir() else " or --overwrite")
-            )
+        _check_target(path, overwrite)
     with terminal.working() as say:
         try:
             found = tuning.tune(
@@ -94,6 +91,19 @@ def tune_confidence(
         )
         print(f"data: {curve.condition}")
     print(f"wanted: {found.wanted}; the thresholds are in {out}")
+
+
+def _check_target(path: Path, overwrite: bool) -> None:
+    """Complain of a file that cannot be written, before the work is done."""
+    import tempfile
+
+    if path.exists() and not (overwrite and path.is_file()):
+        raise ValueError(f"{path} is there already; give another name" + ("" if path.is_dir() else " or --overwrite"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 def _row(point: "Point", largest: int) -> tuple[str, ...]:

@@ -54,8 +54,8 @@ class Exported:
 def read(path: str | os.PathLike[str]) -> Exported:
     """Read a file's metadata; check that its data file is there and the one it was written with.
 
-    The sum of the data is checked at every opening: it costs less than a millisecond per MB, and only it tells a pair
-    of files that do not belong together.
+    The sum of the data is checked at every opening: only it tells a pair of files that do not belong together, and it
+    takes less time than onnxruntime needs to load the model.
 
     Raises:
         FileNotFoundError: no such file, or its data file is missing.

@@ -40,13 +40,16 @@ def draw(tuning: Tuning, out: Path) -> None:
 
 
 def _panel(axes: Any, curve: Curve) -> None:
-    axes.plot([p.macs / 1e6 for p in curve.fixed], [p.error for p in curve.fixed], "o--", color="0.45", label="fixed")
+    axes.plot(
+        [p.macs / 1e6 for p in curve.fixed], [p.error for p in curve.fixed], "o--", color="0.45", label="fixed steps"
+    )
     for point in curve.fixed:
         (steps,) = point.thresholds
         where = (point.macs / 1e6, point.error)
-        axes.annotate(f"steps={steps}", where, xytext=(4, 5), textcoords="offset points", color="0.3", fontsize=8)
+        axes.annotate(f"{steps}", where, xytext=(7, 5), textcoords="offset points", color="0.2", fontsize=9)
     x, y = [p.macs / 1e6 for p in curve.confident], [p.error for p in curve.confident]
     axes.plot(x, y, ".-", color="C0", label="confidence")
     axes.plot(curve.chosen.macs / 1e6, curve.chosen.error, "*", color="C3", markersize=13, label="chosen")
     axes.set(xlabel="mean MACs for an image (M)", ylabel="error (%)", title=f"{curve.split}, {curve.images:,} images")
+    axes.margins(0.14, 0.08)
     axes.spines[["top", "right"]].set_visible(False)
