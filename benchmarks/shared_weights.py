@@ -8,44 +8,47 @@ through a data file, through flat tensors in the model, or plainly as constants 
 memory: processes of their own; memory is what the process holds beyond onnxruntime itself. About two minutes.
 """
 
-import argparse
 import json
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 
-import recurconv as rc
-from common import arguments, provenance, summary
-from recurconv.export import join_settings, static_model
-from recurconv.files import write_json
+if TYPE_CHECKING:
+    from recurconv import Network
 
+WARM_UPS = 2
 STATIC, TWO_FILES, ONE_FILE, OUTER = "static models", "data file", "flat in the model", "constants of the outer graph"
 
 
 def main() -> None:
-    options = arguments(__doc__, "shared-weights.json")
-    options.add_argument("--load", type=Path, help=argparse.SUPPRESS)  # a process of its own: load this, print the cost
-    args = options.parse_args()
-    if args.load:
-        print(json.dumps(loaded(args.load)))
+    if sys.argv[1:2] == ["--load"]:  # a process of its own: load this model, print the cost
+        print(json.dumps(loaded(Path(sys.argv[2]))))
         return
+    # Imported here, so that those processes start fast and hold no PyTorch.
+    from rich.console import Console
+    from rich.progress import track
+
+    import recurconv as rc
+    from common import arguments, provenance, summary
+    from recurconv.files import write_json
+
+    args = arguments(__doc__, "shared-weights.json").parse_args()
     origin = provenance(1, "cpu")
     net = rc.r2(width=0.25 if args.quick else 1.0).eval()
-    rounds, loads = (3, 1) if args.quick else (60, 5)
+    rounds, loads = (3, 1) if args.quick else (60, 9)
     with tempfile.TemporaryDirectory() as folder:
         paths = written(net, Path(folder))
         rows = [
-            {"way": way, **sizes(own), "load": cost_of_loading(list(own.values()), loads)}
+            {"way": way, **sizes(own), "load": {k: summary(v) for k, v in cost_of_loading(own, loads).items()}}
             for way, own in track(paths.items(), "loading")
         ]
-        latencies = latency(paths, rounds)
+        latencies = latency(paths, track(range(rounds + WARM_UPS), "rounds"))
     for row in rows:
         row["milliseconds"] = {str(steps): summary(latencies[row["way"], steps]) for steps in net.dial}
         row["ratio"] = {str(steps): ratio(latencies, row["way"], steps) for steps in net.dial}
@@ -53,8 +56,10 @@ def main() -> None:
     Console().print(f"written to {args.out}", soft_wrap=True)
 
 
-def written(net: rc.Network, folder: Path) -> dict[str, dict[int | None, Path]]:
+def written(net: "Network", folder: Path) -> dict[str, dict[int | None, Path]]:
     """The files of each way: one for each setting, or one for all under None."""
+    from recurconv.export import join_settings, static_model
+
     models = {steps: static_model(net, steps) for steps in net.dial}
     joined = {
         TWO_FILES: join_settings(models, data_file="dial.onnx.data"),
@@ -113,10 +118,10 @@ def sizes(paths: dict[int | None, Path]) -> dict[str, int]:
     return {"bytes": sum(each), "bytes_largest": max(each)}
 
 
-def cost_of_loading(paths: list[Path], times: int) -> dict[str, Any]:
-    """Loading all ``paths`` one by one in fresh processes: the sum of seconds and of megabytes."""
-    runs = [[_process(path) for path in paths] for _ in range(times)]
-    return {key: summary([sum(cost[key] for cost in costs) for costs in runs]) for key in ("seconds", "megabytes")}
+def cost_of_loading(paths: dict[int | None, Path], times: int) -> dict[str, list[float]]:
+    """Loading all ``paths`` one by one in fresh processes, ``times`` times: sums of seconds and of megabytes."""
+    runs = [[_process(path) for path in paths.values()] for _ in range(times)]
+    return {key: [sum(cost[key] for cost in costs) for costs in runs] for key in ("seconds", "megabytes")}
 
 
 def _process(path: Path) -> dict[str, float]:
@@ -145,13 +150,13 @@ def held() -> float:
     return int(next(line.split()[1] for line in lines if line.startswith("RssAnon"))) / 1024
 
 
-def latency(paths: dict[str, dict[int | None, Path]], rounds: int) -> dict[tuple[str, int], list[float]]:
-    """Milliseconds of each way and setting."""
+def latency(paths: dict[str, dict[int | None, Path]], rounds: Iterable[int]) -> dict[tuple[str, int], list[float]]:
+    """Milliseconds of each way and setting, in each round."""
     sessions = {(way, steps): opened(path) for way, own in paths.items() for steps, path in own.items()}
     image = np.random.default_rng(0).random((1, 3, 32, 32), np.float32)
     settings = [steps for steps in paths[STATIC] if steps is not None]
     measured: dict[tuple[str, int], list[float]] = {(way, steps): [] for way in paths for steps in settings}
-    for number in track(range(rounds + 2), "rounds"):
+    for number in rounds:
         for steps in settings:
             for way in paths:
                 static = (way, steps) in sessions
@@ -159,7 +164,7 @@ def latency(paths: dict[str, dict[int | None, Path]], rounds: int) -> dict[tuple
                 feeds = {"image": image} if static else {"image": image, "steps": np.array(steps)}
                 start = time.perf_counter()
                 session.run(None, feeds)
-                if number >= 2:  # the first ones warm up
+                if number >= WARM_UPS:
                     measured[way, steps].append((time.perf_counter() - start) * 1e3)
     return measured
 
