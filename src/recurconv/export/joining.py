@@ -31,7 +31,7 @@ def join_settings(models: Mapping[int, "ModelProto"], *, data_file: str | None =
 
     Each weight is stored once, tensors being one and the same when their bytes, type and shape are. Where they are
     stored matters for speed: onnxruntime arranges a kernel for its fastest convolutions only where it is a constant of
-    the very graph that uses it, so that kernels shared as constants of the outer graph would cost 10 to 30 %. So
+    the very graph that uses it, so that kernels shared as constants of the outer graph cost more than 10 %. So
     there are two ways:
 
     - with a data file, each branch has constants of its own, and those of the same content point at one place in it;
