@@ -3,7 +3,8 @@
     python scripts/ship.py RUN NAME DATA
 
 Writes src/recurconv/weights/NAME, and what it reaches on the test split of DATA as results/NAME.json, which
-``recurconv evaluate NAME --data DATA --split test --json`` gives again.
+``recurconv evaluate NAME --data DATA --split test --json`` gives again, for a denoiser of a range of noise levels with
+``--sigma 15 25 50``.
 """
 
 import json
@@ -16,6 +17,7 @@ from recurconv.evaluation import evaluate
 from recurconv.runs import RunFolder
 
 ROOT = Path(__file__).parent.parent
+SIGMAS = (15.0, 25.0, 50.0)  # that papers measure, for a denoiser of a range
 
 
 def ship(run: RunFolder, name: str, data: Path) -> None:
@@ -27,14 +29,15 @@ def ship(run: RunFolder, name: str, data: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for file in (checkpoint.CONFIG, checkpoint.WEIGHTS, run.recipe_file.name):
         shutil.copyfile(run.path / file, folder / file)
-    result = json.loads(evaluate(name, data, "test").as_json())
+    sigmas = SIGMAS if run.recipe().sigmas else None
+    result = json.loads(evaluate(name, data, "test", sigma=sigmas).as_json())
     files.write_json(ROOT / "results" / f"{name}.json", result)
     provenance = {
         "recipe": run.recipe().name,
         "iterations": state["iterations"],
         "training_seconds": round(state["seconds"]),
         "trained": json.loads(run.environment_file.read_text(encoding="utf-8")),
-        "result": {key: value for key, value in result.items() if key != "model"},
+        "result": {**result, "rows": [{k: v for k, v in row.items() if k != "pictures"} for row in result["rows"]]},
     }
     files.write_json(folder / "provenance.json", provenance)
 

@@ -22,7 +22,14 @@ CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 TINY = {
     "r2-folder": ["epochs=1", "width=0.0625", "batch_size=4", "workers=0", "size=16"],
     "r2-cifar10": ["epochs=1", "width=0.0625", "batch_size=8", "compile=false"],
-    "r3-gray25": ["epochs=1", "channels=4", "batch_size=4", "patches_per_epoch=8", "patch=16"],
+    "denoise-gray": [
+        "epochs=1",
+        "channels=4",
+        "batch_size=4",
+        "patches_per_epoch=8",
+        "patch=16",
+        "trained_on=trainval",
+    ],
 }
 
 
@@ -84,11 +91,15 @@ def test_the_first_commands_are_make_demo_and_make_test_and_exist():
 
 def test_every_command_runs(folder, monkeypatch, capsys):
     mine = [shlex.split(command) for command in commands() if command.startswith("recurconv ")]
-    assert {words[1] for words in mine} >= {"train", "evaluate", "predict", "profile"}
+    assert {words[1] for words in mine} >= {"train", "evaluate", "predict", "profile", "denoise", "export"}
     for words in mine:
         words = ["pictures" if word.startswith("BSR") else word for word in words]
+        if words[1:3] == ["train", "denoise-gray"]:
+            words += ["--set", "trained_on=trainval"]  # of BSD there would be more
         if words[1] == "train":
             words += [part for setting in TINY[words[2]] for part in ("--set", setting)] + ["--device", "cpu"]
+        if words[1] == "reproduce":
+            words += ["--list"]
         status = run(monkeypatch, words)
         assert status == 0, (words, capsys.readouterr().err)
     resume = re.search(r"`(recurconv train --resume [^`]*)`", README)

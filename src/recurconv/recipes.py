@@ -229,6 +229,8 @@ def denoise_gray_short() -> Recipe:
         denoise_gray(),
         name="denoise-gray-short",
         summary="denoise-gray of 48 channels, sized for a CPU core",
+        reaches="28.36, 28.42, 28.47, 28.42 dB on BSD68 at sigma 25, 1 to 4 steps (results/denoise-gray.json)",
+        takes="an hour on half a CPU core with AVX2",
         channels=48,
         epochs=20,
         batch_size=16,
@@ -243,6 +245,8 @@ def denoise_color_short() -> Recipe:
         denoise_color(),
         name="denoise-color-short",
         summary="denoise-color of 48 channels, sized for a CPU core",
+        reaches="30.22, 30.28, 30.27, 30.28 dB on colour BSD68 at sigma 25, 1 to 4 steps (results/denoise-color.json)",
+        takes="an hour on half a CPU core with AVX2",
         channels=48,
         epochs=20,
         batch_size=16,
@@ -252,7 +256,7 @@ def denoise_color_short() -> Recipe:
 
 @recipe
 def s3_gray25() -> Recipe:
-    """Figure 4 of the paper: S_3^4, the untied twin of R_3 at its largest setting."""
+    """Figure 5 of the paper: S_3^4, the untied twin of R_3 at its largest setting."""
     return dataclasses.replace(
         r3_gray25(),
         name="s3-gray25",
