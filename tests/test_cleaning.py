@@ -6,7 +6,7 @@ import torch
 
 import recurconv as rc
 from conftest import brightening
-from recurconv.cleaning import Cleaner, denoise
+from recurconv.cleaning import Cleaner, cleaner, denoise
 from recurconv.cleaning.tiles import denoise_tiles, tiles
 
 DIAL = (1, 2)
@@ -179,6 +179,17 @@ def test_without_noise_a_picture_comes_back_as_it_is():
     assert denoise(np.full((4, 4), 1.25), 0, model=net).max() == 1
     cleaned = Cleaner(net).clean(np.full((64, 64), 100, np.uint8))  # no detail, so no noise
     assert (cleaned.sigma, cleaned.steps) == (0, 0)
+
+
+def test_weak_noise_that_is_found_is_told_to_the_network_and_strong_noise_is_not(monkeypatch):
+    net = mixing(rc.r3_half)
+    pixels = noisy(20, 20)
+    for found, told in ((0.9, 0), (1.1, 1.1), (14.9, 14.9), (15.1, None), (99.0, None)):
+        monkeypatch.setattr(cleaner, "estimate_sigma", lambda *_, found=found: found)
+        cleaned = Cleaner(net).clean(pixels)
+        assert (cleaned.sigma, cleaned.steps) == (found, 2 if told != 0 else 0)
+        np.testing.assert_allclose(cleaned.pixels, pixels if told == 0 else whole(net, pixels, 2, told))
+    np.testing.assert_allclose(denoise(pixels, 50, model=net), whole(net, pixels, 2, 50.0))  # what is said is told
 
 
 # --- budgets

@@ -22,6 +22,9 @@ Sigma = float | Literal["auto"]
 
 GRAY, COLOR = "denoise-gray", "denoise-color"  # the shipped networks that are taken by default
 CLEAN = 1.0  # in 1/255: a picture in which less noise is found is left as it is
+# From here on a network is not told the noise that was found: black and white cut strong noise off, so that it is no
+# longer what networks are trained on, and they judge it better themselves (results/denoising-unknown-noise.json).
+STRONG = 15.0
 PROBE = 256  # height and width of what is timed for a budget, in pixels
 
 
@@ -124,7 +127,7 @@ class Cleaner:
         if sigma < CLEAN if self._sigma == "auto" else sigma == 0:
             return Cleaned(values.clipped(pixels), sigma, 0)
         steps = network.setting(self._steps) if self._milliseconds is None else self._fitting(network, pixels)
-        told = min(sigma, LARGEST_SIGMA)
+        told = None if self._sigma == "auto" and sigma >= STRONG else sigma
         made = tiles.denoise_tiles(network, pixels, steps, told, side=self._tile, done=done)
         return Cleaned(made, sigma, steps)
 
