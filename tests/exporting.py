@@ -27,8 +27,8 @@ def run(opened, images, steps=None, sigma=None):
 
 
 def relative(got, wanted):
-    assert got.shape == tuple(wanted.shape)
-    return np.abs(got - np.asarray(wanted)).max() / np.abs(np.asarray(wanted)).max()
+    assert tuple(got.shape) == tuple(wanted.shape)
+    return np.abs(np.asarray(got) - np.asarray(wanted)).max() / np.abs(np.asarray(wanted)).max()
 
 
 def pytorch(net, images, steps, **told):

@@ -12,6 +12,7 @@ import torch
 import recurconv as rc
 from exporting import Traced, metadata, pytorch, relative, run, session
 from recurconv import export
+from recurconv.denoisers import r3_half
 from recurconv.export import parity, writing
 from recurconv.export.description import describe
 from small import small
@@ -126,6 +127,17 @@ def test_a_program_of_torch_export(net, tmp_path):
         assert relative(loaded(torch.from_numpy(IMAGES)).numpy(), pytorch(net, IMAGES, 2)) < 1e-5
     with pytest.raises(ValueError, match=r"a .pt2 file holds one setting: choose it by steps .*\(1, 2\)"):
         export.export_program(net, tmp_path / "n.pt2", steps=None)
+
+
+def test_a_program_of_a_denoiser_at_half_resolution_takes_even_sides(tmp_path):
+    half = r3_half(steps=1, channels=4).eval()
+    made = export.export_program(half, tmp_path / "m.pt2", steps=1)
+    loaded = torch.export.load(made.path).module()
+    images = torch.rand(3, 1, 10, 6)
+    with torch.inference_mode():
+        assert relative(loaded(images, torch.tensor(25.0)), half(images, 1, 25.0)) < 1e-5
+        with pytest.raises(AssertionError, match="Guard failed"):
+            loaded(images[..., :9, :], torch.tensor(25.0))
 
 
 # --- what is not written

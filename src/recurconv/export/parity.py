@@ -17,13 +17,14 @@ LEAST = 1e-6  # what a difference is relative to at least, where outputs are all
 Run = Callable[[int, Mapping[str, torch.Tensor]], torch.Tensor]
 
 
-def differences(network: Network, settings: tuple[int, ...], run: Run) -> dict[int, float]:
+def differences(network: Network, settings: tuple[int, ...], run: Run, *, multiple: int = 1) -> dict[int, float]:
     """The largest difference between ``network`` and its export at each setting, relative to the largest output.
 
     Args:
         network: the network in PyTorch.
         settings: the settings that the export has.
         run: ``run(steps, inputs)`` gives the output of the export.
+        multiple: what the sides of the images that the export takes are multiples of.
 
     Raises:
         ValueError: the network's own output is not finite, or a difference is above 1e-4 or not a number.
@@ -33,7 +34,7 @@ def differences(network: Network, settings: tuple[int, ...], run: Run) -> dict[i
     for steps in settings:
         module = OneSetting(network, steps).eval()
         worst = 0.0
-        for inputs in _cases(network):
+        for inputs in _cases(network, multiple):
             with torch.inference_mode():
                 wanted = module(*inputs.values())
             if not wanted.isfinite().all():
@@ -82,14 +83,19 @@ def onnx_run(path: Path, *, static: bool) -> Run:
     return run
 
 
-def _cases(network: Network) -> Iterator[dict[str, torch.Tensor]]:
+def _cases(network: Network, multiple: int) -> Iterator[dict[str, torch.Tensor]]:
     """Noise and structure, one image and several, odd sides and the smallest; for some each kind of noise level."""
-    least = network.smallest_side
+    channels, least = network.image_channels, network.smallest_side
+
+    def sides(height: int, width: int) -> tuple[int, int]:
+        return -(-max(height, least) // multiple) * multiple, -(-max(width, least) // multiple) * multiple
+
     generator = torch.Generator().manual_seed(0)
     cases = [
-        torch.rand(1, network.image_channels, max(32, least), max(32, least), generator=generator),
-        _structured(network.image_channels, max(21, least), max(33, least)),
-        torch.rand(2, network.image_channels, least, least + 1, generator=generator),
+        torch.rand(1, channels, *sides(32, 32), generator=generator),
+        _structured(channels, *sides(21, 33)),
+        # Programs of torch.export may take a side of 1, which a multiple can be halved to, as a constant.
+        torch.rand(2, channels, *sides(2 * multiple - 1, 2 * multiple), generator=generator),
     ]
     levels = (-1.0, 0.0, 25.0) if takes_sigma(network) else (None,)
     for images, level in zip(cases, levels * len(cases), strict=False):
