@@ -16,6 +16,7 @@ DOCUMENTS = [
     ROOT / "docs" / "benchmarks.md",
     ROOT / "docs" / "runtime.md",
     ROOT / "docs" / "export.md",
+    ROOT / "docs" / "denoising.md",
     ROOT / "docs" / "deploying.md",
 ]
 
