@@ -58,8 +58,8 @@ class HalfResolutionDenoiser(Denoiser):
         counts = self.counts(steps)
         self._check(images)
         level = torch.as_tensor(-1.0 if sigma is None else sigma, dtype=images.dtype, device=images.device)
-        if level.ndim > 1 or level.numel() not in (1, len(images)):
-            raise ValueError(f"sigma has shape {list(level.shape)}; give one number, or one for each of {len(images)}")
+        if level.ndim > 1 or level.numel() not in (1, images.shape[0]):
+            raise ValueError(f"sigma has shape {list(level.shape)}; give one number, or one for each of {images.shape[0]}")
         # Unknown is -1, well apart from the known levels, which lie in [0, 1].
         level = torch.where(level < 0, -1.0, level / LARGEST_SIGMA).reshape(-1, 1, 1, 1)
         return self.remove(self.normalize(images), level, counts)
@@ -69,7 +69,7 @@ class HalfResolutionDenoiser(Denoiser):
         height, width = x.shape[-2:]
         x = F.pad(x, (0, width % 2, 0, height % 2), mode="replicate")
         h = F.pixel_unshuffle(x, 2)
-        h = self.head(torch.cat([h, level.expand(len(h), 1, *h.shape[-2:])], 1))
+        h = self.head(torch.cat([h, level.expand(h.shape[0], 1, *h.shape[-2:])], 1))
         h = self.cell1(h, counts[0])
         h = self.cell2(h, counts[1], row=counts[0])
         h = self.cell3(h, counts[2], row=counts[1])
