@@ -39,12 +39,14 @@ def noisy(*shape, dtype=np.float64, seed=0):
 
 
 def whole(net, pixels, steps, sigma):
-    """The network on all of a picture at once, clipped: what tiles must give."""
+    """The network on all of a picture at once, its changes and values clipped: what tiles must give."""
     planes = torch.from_numpy(np.atleast_3d(pixels).transpose(2, 0, 1).copy())[None]
     options = {"sigma": sigma} if net.takes_sigma else {}
     with torch.inference_mode():
         clean = net(planes.to(next(net.parameters()).dtype), steps, **options)
-    return clean[0].permute(1, 2, 0).numpy().clip(0, 1).reshape(pixels.shape)
+    clean = clean[0].permute(1, 2, 0).numpy().reshape(pixels.shape)
+    most = np.inf if sigma is None else 4 * sigma / 255
+    return (pixels + (clean - pixels).clip(-most, most)).clip(0, 1)
 
 
 # --- tiles
@@ -179,6 +181,13 @@ def test_without_noise_a_picture_comes_back_as_it_is():
     assert denoise(np.full((4, 4), 1.25), 0, model=net).max() == 1
     cleaned = Cleaner(net).clean(np.full((64, 64), 100, np.uint8))  # no detail, so no noise
     assert (cleaned.sigma, cleaned.steps) == (0, 0)
+
+
+@pytest.mark.parametrize("model", ["denoise-gray", "denoise-color"])
+def test_told_of_next_to_no_noise_a_network_changes_next_to_nothing(model):
+    pixels = noisy(40, 40, *([3] if model == "denoise-color" else []))
+    for sigma in (0.01, 0.1):
+        assert 0 < np.abs(denoise(pixels, sigma=sigma, model=model) - pixels).max() <= 4 * sigma / 255 + 1e-6
 
 
 def test_weak_noise_that_is_found_is_told_to_the_network_and_strong_noise_is_not(monkeypatch):
