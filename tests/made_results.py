@@ -5,7 +5,7 @@ import json
 
 from recurconv import cells
 
-ENVIRONMENT = {"processor": "a CPU", "threads": 1, "gpu": None, "torch": "2.14.1", "commit": "abc", "date": "2026-11-28"}
+ENVIRONMENT = {"processor": "a CPU", "threads": 1, "gpu": None, "torch": "2.14", "commit": "abc", "date": "2026-11-28"}
 
 
 def result(run, values, preset="full", seed=0, **changes):

@@ -59,7 +59,8 @@ class HalfResolutionDenoiser(Denoiser):
         self._check(images)
         level = torch.as_tensor(-1.0 if sigma is None else sigma, dtype=images.dtype, device=images.device)
         if level.ndim > 1 or level.numel() not in (1, images.shape[0]):
-            raise ValueError(f"sigma has shape {list(level.shape)}; give one number, or one for each of {images.shape[0]}")
+            count = images.shape[0]  # not len(images), which torch.export takes for a constant
+            raise ValueError(f"sigma has shape {list(level.shape)}; give one number, or one for each of {count}")
         # Unknown is -1, well apart from the known levels, which lie in [0, 1].
         level = torch.where(level < 0, -1.0, level / LARGEST_SIGMA).reshape(-1, 1, 1, 1)
         return self.remove(self.normalize(images), level, counts)

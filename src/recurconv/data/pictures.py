@@ -27,7 +27,8 @@ __all__ = [
 ]
 
 PICTURE_SUFFIXES = frozenset(
-    ".avif .bmp .gif .heic .heif .jp2 .jpeg .jpg .pbm .pgm .png .pnm .ppm .tif .tiff .webp".split()
+    (".avif", ".bmp", ".gif", ".heic", ".heif", ".jp2", ".jpeg", ".jpg")
+    + (".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp")
 )
 """File name endings, in lower case, that count as a picture when a folder is listed."""
 
