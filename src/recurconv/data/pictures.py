@@ -27,8 +27,11 @@ __all__ = [
 ]
 
 PICTURE_SUFFIXES = frozenset(
-    (".avif", ".bmp", ".gif", ".heic", ".heif", ".jp2", ".jpeg", ".jpg")
-    + (".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp")
+    f".{suffix}"
+    for suffix in (
+        *("avif", "bmp", "gif", "heic", "heif", "jp2", "jpeg", "jpg"),
+        *("pbm", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp"),
+    )
 )
 """File name endings, in lower case, that count as a picture when a folder is listed."""
 
