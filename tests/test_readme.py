@@ -52,6 +52,7 @@ def folder(tmp_path, monkeypatch):
             picture = Image.fromarray(values.integers(0, 256, (24, 20, 3), dtype=np.uint8))
             picture.save(tmp_path / "photos" / name / f"{number}.png")
     picture.save(tmp_path / "photo.jpg")
+    (tmp_path / "results").symlink_to(ROOT / "results")
     for part in ("train", "test"):
         (tmp_path / "pictures" / part).mkdir(parents=True)
         for number in range(3):
@@ -107,7 +108,9 @@ def test_every_command_runs(folder, monkeypatch, capsys):
     assert "cat" in (folder / "runs" / "photos" / "config.json").read_text()
 
 
-def test_the_python_runs(folder):
+def test_the_python_runs(folder, monkeypatch):
+    export = next(command for command in commands() if command.startswith("recurconv export"))
+    assert run(monkeypatch, shlex.split(export)) == 0  # the file that one of the blocks opens
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), {})
     assert (folder / "my-network" / "model.safetensors").is_file()
