@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from kinds import values
 
-from recurconv.imaging import fill_hidden
+from recurconv.imaging import fill_hidden, hidden
 
 
 @pytest.fixture
@@ -35,6 +35,25 @@ def test_hidden_pixels_get_the_colour_of_a_nearest_visible_one(alpha):
         origin = np.array(divmod(int(filled[y, x]), 17))
         assert alpha[tuple(origin)] > 0
         assert ((origin - (y, x)) ** 2).sum() == distances.min()
+
+
+def test_bands_give_what_the_whole_picture_gives(alpha, monkeypatch):
+    pixels = values("uint8", 14, 17, 3)
+    expected = fill_hidden(pixels, alpha)
+    for band, near in ((1, 14), (4, 14), (13, 10)):
+        monkeypatch.setattr(hidden, "BAND", band)
+        monkeypatch.setattr(hidden, "NEAR", near)
+        np.testing.assert_array_equal(fill_hidden(pixels, alpha), expected)
+
+
+def test_far_from_what_is_visible_there_is_no_colour(monkeypatch):
+    monkeypatch.setattr(hidden, "BAND", 2)
+    monkeypatch.setattr(hidden, "NEAR", 3)
+    alpha = np.zeros((12, 5), np.uint8)
+    alpha[0] = 255
+    filled = fill_hidden(np.full((12, 5), 7, np.uint8), alpha)
+    assert filled[:4].tolist() == [[7] * 5] * 4
+    assert filled[5:].tolist() == [[0] * 5] * 7
 
 
 def test_nothing_hidden_and_nothing_visible():
