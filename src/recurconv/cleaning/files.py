@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from recurconv import imaging
 from recurconv.cleaning.cleaner import Cleaned, Cleaner
 from recurconv.cleaning.tiles import Done
@@ -91,7 +93,8 @@ def _clean(picture: imaging.Picture, cleaner: Cleaner, done: Done) -> Cleaned:
         return cleaner.clean(picture.pixels, done=done)
     visible = picture.alpha > 0
     clean = cleaner.clean(imaging.fill_hidden(picture.pixels, picture.alpha), visible, done)
-    clean.pixels[~visible] = picture.pixels[~visible]
+    hidden = ~visible if picture.pixels.ndim == 2 else ~visible[..., None]
+    np.copyto(clean.pixels, picture.pixels, where=hidden)  # an index of hidden pixels could be larger than the picture
     return clean
 
 

@@ -35,7 +35,7 @@ def fill_hidden(pixels: Pixels, alpha: Pixels) -> Pixels:
         from scipy.ndimage import distance_transform_edt
     except ImportError:
         raise ImportError('pictures with alpha need scipy: pip install "recurconv[denoise]"') from None
-    filled = pixels.copy(order="C")
+    filled: Pixels = pixels.copy(order="C")
     for top in range(0, len(pixels), BAND):
         band, first = slice(top, top + BAND), max(0, top - NEAR)
         around = slice(first, top + BAND + NEAR)
