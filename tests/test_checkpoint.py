@@ -20,6 +20,7 @@ ARGUMENTS = {
     "s2": {"width": 1 / 16, "steps": 2},
     "r3": {"channels": 4, "steps": (1, 3), "unified": False},
     "s3": {"channels": 4},
+    "r3_half": {"channels": 4, "image_channels": 3},
     "r4": {"width": 1 / 16, "norm": "independent"},
     "s4": {"width": 1 / 16, "steps": 1},
     "deeply_supervised_s4": {"width": 1 / 16, "image_channels": 1},
