@@ -232,7 +232,7 @@ def denoise_gray_short() -> Recipe:
         reaches="28.36, 28.42, 28.47, 28.42 dB on BSD68 at sigma 25, 1 to 4 steps (results/denoise-gray.json)",
         takes="an hour on half a CPU core with AVX2",
         channels=48,
-        epochs=20,
+        epochs=48,
         batch_size=16,
         patches_per_epoch=8_000,
     )
@@ -248,7 +248,7 @@ def denoise_color_short() -> Recipe:
         reaches="30.22, 30.28, 30.27, 30.28 dB on colour BSD68 at sigma 25, 1 to 4 steps (results/denoise-color.json)",
         takes="an hour on half a CPU core with AVX2",
         channels=48,
-        epochs=20,
+        epochs=48,
         batch_size=16,
         patches_per_epoch=8_000,
     )
