@@ -29,6 +29,7 @@ ROOMS = [
     "networks",
     "denoisers",
     "loading",
+    "starting",
     "costs",
     "data",
     "runs",

@@ -79,6 +79,17 @@ def test_resuming_with_data_of_another_size_is_refused_even_if_its_condition_is_
     tiny.assert_resumes_to(whole, out)
 
 
+def test_a_run_of_a_version_with_fewer_fields_is_resumed(whole, tmp_path):
+    out = copy_of(whole, tmp_path)
+    state = RunFolder(out).load_state()
+    del state["recipe"]["init"]
+    torch.save(state, out / "trainer_state.pt")
+    recipe = json.loads((out / "recipe.json").read_text())
+    del recipe["init"]
+    (out / "recipe.json").write_text(json.dumps(recipe))
+    tiny.assert_resumes_to(whole, out)
+
+
 def test_resuming_with_another_recipe_is_refused(whole, tmp_path):
     with pytest.raises(ValueError, match=r"was started with another recipe: epochs=2, rate=0.05; go on with that"):
         tiny.train(tiny.recipe("rate=0.1", "epochs=3"), "tiny", whole, resume=True)

@@ -35,6 +35,7 @@ class Recipe:
     width: float = 1.0  # factor on the channels of a classifier
     channels: int = 64  # of a denoiser
     image_channels: int = 3  # of a denoiser 1, pictures are read as gray, or 3
+    init: str = ""  # a trained network to start from: shipped weights, a folder, "user/name" on the Hub; empty: none
 
     # The step count of an iteration (algorithm 2 and section 4.2 of the paper; see objectives.py).
     probabilities: tuple[float, ...] = ()  # one for each setting; empty: all alike

@@ -141,10 +141,12 @@ class RunFolder:
         Raises:
             ValueError: the file is broken, or a fact is another one.
         """
-        state: dict[str, Any] = {"recipe": dataclasses.asdict(self.recipe())}
+        recipe = dataclasses.asdict(self.recipe())
+        state: dict[str, Any] = {"recipe": recipe}
         if self.state_file.is_file():
             try:
                 state |= torch.load(self.state_file, map_location="cpu", weights_only=True)
+                state["recipe"] = {**recipe, **state["recipe"]}  # an older version had fewer fields
             except Exception as error:  # torch.load raises many kinds for a broken file
                 reason = f"{type(error).__name__} {error}".splitlines()[0]
                 raise ValueError(f"{self.state_file} cannot be read ({reason}); start anew in another folder") from None

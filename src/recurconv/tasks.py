@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 
-import recurconv.denoisers  # noqa: F401  (its builder registers itself)
+from recurconv import loading
 from recurconv.data.augment import Augment, ImageSet
 from recurconv.data.bsd import load_pictures
 from recurconv.data.cifar import load_cifar
@@ -17,6 +17,7 @@ from recurconv.data.folder import load_folder
 from recurconv.network import BUILDERS, Network
 from recurconv.networks import Denoiser
 from recurconv.recipes import Recipe
+from recurconv.starting import take_weights
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -295,14 +296,24 @@ TASKS: dict[str, type[Task]] = {"classification": Classification, "denoising": D
 
 
 def build_network(recipe: Recipe, task: Task) -> Network:
-    """The recipe's network for the task's data, initialised by the recipe's seed.
+    """The recipe's network for the task's data, initialised by the recipe's seed, or by a trained network.
 
     The global random state stays as it was.
+
+    Raises:
+        FileNotFoundError: there is no network ``recipe.init``.
+        ValueError: it cannot be read, or is of another kind.
     """
+    source = loading.load(recipe.init) if recipe.init else None
     arguments = task.arguments()
+    if source is not None:  # its weights want the normalisation that they were trained with
+        arguments |= {key: value for key, value in source.config["arguments"].items() if key in ("mean", "std")}
     arguments["steps"] = recipe.steps if len(recipe.steps) > 1 else recipe.steps[0]
     if recipe.network.startswith("r"):
         arguments |= {"norm": recipe.norm, "unified": recipe.sampling != "per-cell"}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        return BUILDERS[recipe.network](**arguments)
+        network = BUILDERS[recipe.network](**arguments)
+    if source is not None:
+        take_weights(network, source, recipe.init)
+    return network
