@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check clean
+.PHONY: demo test test-gpu check clean
 
 demo: .venv/.installed  ## denoise a sample picture at every setting with the shipped weights
 	$(BIN)/recurconv demo
 
 test: .venv/.installed-test  ## run the tests
 	$(BIN)/python -m pytest
+
+test-gpu: .venv/.installed-test  ## run the tests that need a CUDA device
+	TEST_GPU=1 $(BIN)/python -m pytest -m gpu
 
 check: .venv/.installed-test  ## lint, format check and types
 	$(BIN)/ruff check .

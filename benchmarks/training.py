@@ -107,12 +107,14 @@ def ours(data: Path, batch: int, width: float, device: str, folder: Path) -> Ite
 def main() -> None:
     options = arguments(__doc__, "training.json")
     options.add_argument("--data", type=Path, required=True, help="CIFAR-10, archive or folder")
+    options.add_argument("--tune", action="store_true", help="let cuDNN choose kernels by trying them, in both loops")
     options.add_argument("--rounds", type=int, help="turns of each loop; by default 8, or 3 with --quick")
     args = options.parse_args()
     torch.set_num_threads(args.threads)
+    torch.backends.cudnn.benchmark = args.tune
     batch = 128 if args.device == "cpu" else 512
     width, rounds, iterations = (0.125, 3, 2) if args.quick else (1.0, 8, 4 if args.device == "cpu" else 100)
-    fast = wants_bf16("auto", args.device)
+    fast = wants_bf16("auto", args.device.partition(":")[0])
     with tempfile.TemporaryDirectory() as folder:
         loops = {"recurconv train": ours(args.data, batch, width, args.device, Path(folder))}
         if args.device == "cpu":
@@ -126,6 +128,7 @@ def main() -> None:
         "provenance": provenance(args.threads, args.device),
         "batch": batch,
         "width": width,
+        "cudnn_benchmark": args.tune,
         "iterations_per_round": iterations,
         "images_per_second": {name: summary(values) for name, values in rates.items()},
         "peer": peer,

@@ -5,6 +5,9 @@ import os
 # Before PyTorch is imported, here and in the processes that tests start: runs are compared bit for bit, and sums depend
 # on the number of threads. On two cores the small tests are not slower for it.
 os.environ["OMP_NUM_THREADS"] = "1"
+# The values that tests expect are a CPU's. `make test-gpu` runs those that are marked "gpu", and nothing else.
+if os.environ.get("TEST_GPU") != "1":
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import pickle
 import subprocess
@@ -26,6 +29,13 @@ CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 TEST_LABELS = (0, 0, 0, 1, 1, 2, 3, 9)
 
 Done = namedtuple("Done", "status out err")
+
+
+def pytest_collection_modifyitems(items):
+    if not torch.cuda.is_available():
+        for item in items:
+            if "gpu" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device: make test-gpu"))
 
 
 @pytest.fixture(scope="session")

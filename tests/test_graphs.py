@@ -24,13 +24,14 @@ class StandIn:
     def __init__(self, backward, network):
         self.backward, self.network = backward, network
         self.last_call = None
-        self.modes = []
+        self.modes, self.made = [], []
 
     def current_stream(self):
         return SimpleNamespace(wait_stream=lambda other: None)
 
     def Stream(self):  # noqa: N802 (PyTorch's name)
-        return SimpleNamespace(wait_stream=lambda other: None)
+        self.made.append(SimpleNamespace(wait_stream=lambda other: None))
+        return self.made[-1]
 
     def stream(self, stream):
         return contextlib.nullcontext()
@@ -48,8 +49,9 @@ class StandIn:
         return SimpleNamespace(call=None, gradients=None, replay=None)
 
     @contextlib.contextmanager
-    def graph(self, graph, pool, capture_error_mode):
+    def graph(self, graph, pool, stream, capture_error_mode):
         assert pool == "pool"
+        assert stream is self.made[0]
         self.modes.append(capture_error_mode)
         assert all(parameter.grad is None for parameter in self.network.parameters())
         before = [buffer.clone() for buffer in self.network.buffers()]
@@ -126,12 +128,13 @@ def test_the_stand_in_tells_a_warm_up_that_counts(monkeypatch):
         compare(eager, other, PLANS[:2])
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager bodies", "compiled bodies"])
 def test_graphed_training_equals_eager_training_on_a_gpu(precision, compiled, monkeypatch):
     from recurconv.distributed import make_fabric
 
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)  # both run the same kernels then
     monkeypatch.setattr(tiny, "make_fabric", lambda device, precision: make_fabric("cuda", precision))
     settings = ["width=0.25", f"precision={precision}", f"compile={compiled}"]
     eager = tiny.trainer(tiny.recipe(*settings, "cuda_graphs=false"), choices=False)

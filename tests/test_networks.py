@@ -19,6 +19,8 @@ from recurconv.networks import (
     ResidualBody,
     Transition,
     TwoCellClassifier,
+    _is_channels_last,
+    _unshuffle_channels_last,
 )
 from small import DIAL, SMALL, images, make, on_meta
 
@@ -342,3 +344,20 @@ def test_deep_supervision_stops_after_a_group_and_classifies_there():
         ValueError, match=r"steps=\(2, 2, 2, 2\): this network takes one number, of groups, on \(2, 3, 4\)"
     ):
         net(x, (2, 2, 2, 2))
+
+
+@pytest.mark.parametrize("size", [(2, 2), (6, 4), (5, 7)])
+def test_the_unshuffle_of_a_gpu_is_pytorchs_and_stays_in_channels_last(size):
+    x = torch.randn(3, 5, *size, dtype=torch.float64).contiguous(memory_format=torch.channels_last)
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    even = [side // 2 * 2 for side in size]
+    cropped = b[..., : even[0], : even[1]]
+    assert _is_channels_last(cropped)
+    assert not _is_channels_last(cropped.contiguous())
+    expected, found = F.pixel_unshuffle(a[..., : even[0], : even[1]], 2), _unshuffle_channels_last(cropped)
+    assert found.equal(expected)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    slope = torch.randn_like(expected)
+    expected.backward(slope)
+    found.backward(slope)
+    assert b.grad.equal(a.grad)

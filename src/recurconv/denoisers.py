@@ -57,7 +57,10 @@ class HalfResolutionDenoiser(Denoiser):
         """
         counts = self.counts(steps)
         self._check(images)
-        level = torch.as_tensor(-1.0 if sigma is None else sigma, dtype=images.dtype, device=images.device)
+        if sigma is None:  # made on the device: a copy from the host cannot be recorded in a CUDA graph
+            level = images.new_full((), -1.0)
+        else:
+            level = torch.as_tensor(sigma, dtype=images.dtype, device=images.device)
         if level.ndim > 1 or level.numel() not in (1, images.shape[0]):
             count = images.shape[0]  # not len(images), which torch.export takes for a constant
             raise ValueError(f"sigma has shape {list(level.shape)}; give one number, or one for each of {count}")

@@ -1,5 +1,6 @@
 """CUDA graphs: the forward and backward pass of each plan recorded once, then replayed without launch overhead."""
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -16,10 +17,15 @@ class _Recording:
     """One plan's graph, its loss, and the gradients that a replay fills."""
 
     def __init__(
-        self, backward: Backward, plan: Plan, batch: tuple[torch.Tensor, torch.Tensor], network: nn.Module, pool: Any
+        self,
+        backward: Backward,
+        plan: Plan,
+        batch: tuple[torch.Tensor, torch.Tensor],
+        network: nn.Module,
+        pool: Any,
+        stream: Any,
     ) -> None:
         buffers = [(buffer, buffer.clone()) for buffer in network.buffers()]
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
@@ -31,7 +37,7 @@ class _Recording:
         network.zero_grad(set_to_none=True)  # so that gradients are made inside the recording, in its memory
         self.graph = torch.cuda.CUDAGraph()
         # "thread_local": the thread that pins a DataLoader's batches may go on with what a recording forbids.
-        with torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(self.graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             self.loss = backward(plan, *batch)
         self.gradients = [(p, p.grad) for p in network.parameters() if p.grad is not None]
 
@@ -49,7 +55,9 @@ class GraphedBackward:
     def __init__(self, backward: Backward, network: nn.Module) -> None:
         self.backward, self.network = backward, network
         self.batch: tuple[torch.Tensor, torch.Tensor] | None = None
+        gc.collect()  # an earlier run's graphs hold memory, and must not be freed while one is recorded
         self.pool = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # of warm-ups and recordings
         self.recordings: dict[Plan, _Recording] = {}
 
     def __call__(self, plan: Plan, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -59,7 +67,7 @@ class GraphedBackward:
         self.batch[0].copy_(inputs)
         self.batch[1].copy_(targets)
         if plan not in self.recordings:
-            self.recordings[plan] = _Recording(self.backward, plan, self.batch, self.network, self.pool)
+            self.recordings[plan] = _Recording(self.backward, plan, self.batch, self.network, self.pool, self.stream)
         recording = self.recordings[plan]
         recording.graph.replay()
         for parameter, gradient in recording.gradients:

@@ -158,8 +158,13 @@ class Network(nn.Module):
         """
         # PyTorch counts compilations per class, not per body: with its own limit, 8, R_2 would run uncompiled after
         # two shapes in each of two cells, for training and evaluation, and then a last, smaller batch.
-        known = inspect.signature(torch.compile).parameters
-        options = {"dynamic": False, **({"recompile_limit": 64} if "recompile_limit" in known else {}), **options}
+        if "recompile_limit" in inspect.signature(torch.compile).parameters:
+            options = {"recompile_limit": 64, **options}
+        else:  # an older PyTorch has one limit for all
+            from torch._dynamo import config
+
+            config.recompile_limit = max(64, config.recompile_limit)
+        options = {"dynamic": False, **options}
         for cell in self.cells():
             for body in [cell.body] if isinstance(cell, RecurrentCell) else cell.bodies:
                 body.compile(**options)

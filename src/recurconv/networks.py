@@ -73,9 +73,26 @@ class InvPool(nn.Module):
     """Invertible downsampling: 2x2 pixels become 4 channels. An odd last row or column is left out, as pooling does."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[B, C, H, W] -> [B, 4 C, H // 2, W // 2]."""
+        """[B, C, H, W] -> [B, 4 C, H // 2, W // 2], in the memory format of ``x``."""
         height, width = x.shape[-2:]
-        return F.pixel_unshuffle(x[..., : height // 2 * 2, : width // 2 * 2], 2)
+        x = x[..., : height // 2 * 2, : width // 2 * 2]
+        return _unshuffle_channels_last(x) if x.is_cuda and _is_channels_last(x) else F.pixel_unshuffle(x, 2)
+
+
+def _is_channels_last(x: torch.Tensor) -> bool:
+    """Whether the channels of a pixel lie side by side, in a cropped tensor, too."""
+    return x.stride(1) == 1
+
+
+def _unshuffle_channels_last(x: torch.Tensor) -> torch.Tensor:
+    """``F.pixel_unshuffle(x, 2)`` that stays in channels_last, and so does its gradient.
+
+    PyTorch's own returns contiguous tensors on CUDA, which every convolution behind it would have to convert.
+    """
+    batch, channels, height, width = x.shape
+    pairs = x.permute(0, 2, 3, 1).reshape(batch, height // 2, 2, width // 2, 2, channels)
+    pixels = pairs.permute(0, 1, 3, 5, 2, 4).reshape(batch, height // 2, width // 2, 4 * channels)
+    return pixels.permute(0, 3, 1, 2)
 
 
 class Head(nn.Module):

@@ -139,11 +139,14 @@ class Trainer:
     def fit(self, progress: Progress, deadline: float = math.inf) -> None:
         """Train from the current iteration to the end; save at each epoch's end and at least every two minutes.
 
+        On a GPU, where a save may take as long as an epoch, at epochs' ends ten seconds apart.
+
         Args:
             progress: told of every iteration.
             deadline: the time of ``time.monotonic`` at which to stop as if by Ctrl-C.
         """
-        check_every = 1 if self.fabric.device.type == "cpu" else 20  # a check waits for the GPU
+        on_cpu = self.fabric.device.type == "cpu"
+        check_every = 1 if on_cpu else 20  # a check waits for the GPU
         saved = clock = time.monotonic()
         with interruptible() as interrupted:
             while self.iteration < self.iterations:
@@ -158,11 +161,13 @@ class Trainer:
                     stop = distributed.on_any_rank(wish, self.fabric.device)
                     if epoch_ends:
                         self.end_epoch(progress)
-                    elif stop or clock - saved > SAVE_SECONDS:
+                    rest = SAVE_SECONDS if not epoch_ends else 0 if on_cpu else 10
+                    if stop or clock - saved >= rest or self.iteration == self.iterations:
                         self.save()
-                    else:
-                        continue
-                    saved = clock = time.monotonic()
+                        saved = time.monotonic()
+                    if epoch_ends:
+                        self.fabric.barrier()  # the others wait for the first one
+                    clock = time.monotonic()
                     if stop and self.iteration < self.iterations:
                         done = f"stopped at iteration {self.iteration} of {self.iterations}"
                         raise InterruptionError(f"{done}; {self.run.path} is saved, go on with it by --resume")
@@ -200,7 +205,7 @@ class Trainer:
         return sum(losses) / len(losses) if losses else None
 
     def end_epoch(self, progress: Progress) -> None:
-        """Measure on the held-out images, note it, save. The other ranks wait for the first one."""
+        """Measure on the held-out images and note it."""
         check_weights(self.network, self.iteration, self.recipe)
         if self.fabric.global_rank == 0:
             row: dict[str, Any] = {"iteration": self.iteration, "epoch": self.iteration // self.per_epoch}
@@ -211,8 +216,6 @@ class Trainer:
             self.run.append_metrics(row)
             progress.epoch(row)
         self.epoch_loss = 0.0
-        self.save()
-        self.fabric.barrier()
 
     def save(self) -> None:
         """Write the state and the network; where that fails, or something is not finite, the former ones stay."""

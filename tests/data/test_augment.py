@@ -83,7 +83,7 @@ def test_switching_an_option_leaves_the_other_draws_alone():
     assert torch.equal(both, crop_only)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 def test_cuda_gives_what_the_cpu_gives():
     images = random_images(16)
     expected = augment(images, VARIED, iteration_generator(4))

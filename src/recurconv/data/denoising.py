@@ -171,7 +171,7 @@ class PicturePatches:
                     continue
                 drawn_sigmas = low + (high - low) * torch.rand(batch_size, 1, 1, 1, generator=generator)
                 told = torch.where(torch.arange(batch_size).view(-1, 1, 1, 1) % 2 == 0, drawn_sigmas, UNKNOWN)
-                sigmas, told = (levels[part].to(clean.device) for levels in (drawn_sigmas, told))
+                sigmas, told = torch.stack([drawn_sigmas, told])[:, part].to(clean.device, non_blocking=True)
                 noisy = clean + noise * (sigmas / 255)
                 yield torch.cat([noisy, told.expand(-1, 1, patch, patch)], 1), clean
 
