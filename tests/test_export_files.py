@@ -15,7 +15,7 @@ from recurconv import export
 from recurconv.denoisers import r3_half
 from recurconv.export import parity, writing
 from recurconv.export.description import describe
-from small import small
+from small import make, small
 
 IMAGES = np.random.default_rng(0).random((2, 1, 13, 9), np.float32)
 
@@ -138,6 +138,20 @@ def test_a_program_of_a_denoiser_at_half_resolution_takes_even_sides(tmp_path):
         assert relative(loaded(images, torch.tensor(25.0)), half(images, 1, 25.0)) < 1e-5
         with pytest.raises(AssertionError, match="Guard failed"):
             loaded(images[..., :9, :], torch.tensor(25.0))
+
+
+@pytest.mark.parametrize(("kind", "odd"), [("r2", 18), ("r4", 8)])
+def test_a_program_of_a_classifier_takes_multiples_of_four_from_16_on(tmp_path, kind, odd):
+    deep = make(kind).float().eval()
+    made = export.export_program(deep, tmp_path / "m.pt2", steps=deep.dial[0])
+    assert made.differences[deep.dial[0]] < 1e-5
+    loaded = torch.export.load(made.path).module()
+    for shape in ((1, 3, 16, 16), (2, 3, 20, 44), (3, 3, 24, 20), (1, 3, 32, 32), (1, 3, 33, 33), (2, 3, 40, 16)):
+        images = np.random.default_rng(1).random(shape, np.float32)
+        with torch.inference_mode():
+            assert relative(loaded(torch.from_numpy(images)), pytorch(deep, images, deep.dial[0])) < 1e-5
+    with pytest.raises(AssertionError, match="Guard failed"):
+        loaded(torch.rand(1, 3, odd, odd))
 
 
 # --- what is not written

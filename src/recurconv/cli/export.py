@@ -94,7 +94,7 @@ def export(
         ("steps", "difference from PyTorch"),
         [(steps, f"{difference:.1e}") for steps, difference in made.differences.items()],
     )
-    print("difference: the largest, by the largest output; for noise, patterns, odd sizes")
+    print("difference: the largest, by the largest output; for noise and patterns of several sizes")
 
 
 def _report_int8(title: str, made: "Exported") -> None:

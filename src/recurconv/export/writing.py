@@ -17,8 +17,10 @@ from recurconv.export.needs import needing_onnx
 from recurconv.export.parity import Run, differences, onnx_run
 from recurconv.export.tracing import check_opset, program, static_model
 from recurconv.network import Network
+from recurconv.networks import Denoiser
 
 ONE_FILE = 4 * 2**20  # bytes: up to this size a model with the dial is one file unless asked otherwise
+CLASSIFIER_SIDES = 8  # a classifier's program is checked at multiples of this, from 16 on: its poolings leave guards
 
 
 @dataclass(frozen=True)
@@ -161,8 +163,8 @@ def export_program(
     """Write one setting as a program of ``torch.export``, for ``torch.export.load(path).module()(image)``.
 
     For a network that takes a noise level the call is ``(image, sigma)``, sigma a float32 scalar in 1/255, negative for
-    unknown. A network that works on 2x2 pixels at a time (its ``alignment``) takes even sides from 4 on there: the
-    program refuses others. What was written is checked against PyTorch before it is put in place.
+    unknown. A denoiser that works on 2x2 pixels at a time (its ``alignment``) takes even sides from 4 on there, a
+    classifier sides from 16 on that are multiples of 4: the program refuses others, or some of them. What was written is checked against PyTorch before it is put in place.
 
     Args:
         network: stays as it is; the export is of a float32 copy in eval mode.
@@ -184,7 +186,8 @@ def export_program(
         made = folder / path.name
         torch.export.save(program(network, setting), made)
         say("checking it against PyTorch")
-        found = differences(network, (setting,), _program_run(made), multiple=getattr(network, "alignment", 1))
+        multiple = network.alignment if isinstance(network, Denoiser) else CLASSIFIER_SIDES
+        found = differences(network, (setting,), _program_run(made), multiple=multiple)
         size = made.stat().st_size
     return Exported(path, None, size, found)
 
