@@ -69,6 +69,58 @@ def test_where_nothing_is_seen_the_noise_is_not_judged():
     assert estimate_sigma(noisy, scattered) == pytest.approx(15, rel=0.1)
 
 
+SHAPES = {1: (600, 600), 3: (600, 600, 3)}
+
+
+def smooth(side, channels):
+    """Light and shade without texture, far from black and white."""
+    y, x = np.mgrid[:side, :side] / side
+    light = 128 + 40 * np.sin(3 * x + 2 * y) + 25 * np.cos(5 * y)
+    return light if channels == 1 else np.stack([light, light[::-1], light.T], axis=2)
+
+
+@pytest.mark.parametrize("sigma", [10, 25])
+@pytest.mark.parametrize("side", [64, 120, 200])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.filterwarnings("error")
+def test_what_lies_on_a_large_ground_is_judged_alone(sigma, side, channels):
+    inside = (slice(137, 137 + side), slice(251, 251 + side))
+    photo = with_noise(smooth(side, channels), sigma)
+    for ground in (0, 255):  # a page; 200 x 200 pixels are 11 % of it
+        page = np.full(SHAPES[channels], ground, np.uint8)
+        page[inside] = photo
+        assert estimate_sigma(page) == pytest.approx(sigma, rel=0.15)
+    visible = np.zeros((600, 600), bool)
+    visible[inside] = True
+    cutout = np.full(SHAPES[channels], 90, np.uint8)
+    cutout[inside] = photo
+    assert estimate_sigma(cutout, visible) == pytest.approx(sigma, rel=0.15)
+
+
+@pytest.mark.parametrize("sigma", [10, 25])
+def test_the_ground_between_photos_is_not_judged(sigma):
+    page = np.full((600, 600), 255, np.uint8)
+    for number, (top, left) in enumerate([(0, 0), (400, 450)]):
+        page[top : top + 150, left : left + 150] = with_noise(smooth(150, 1), sigma, number)
+    assert estimate_sigma(page) == pytest.approx(sigma, rel=0.15)
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (600, 600), (100, 300, 3)])
+@pytest.mark.filterwarnings("error")
+def test_where_nothing_is_useful_the_answer_is_still_a_number(shape):
+    for ground in (0, 255):
+        assert estimate_sigma(np.full(shape, ground, np.uint8)) == 0
+    assert estimate_sigma(np.full(shape, 99, np.uint8), np.zeros(shape[:2], bool)) == 0
+    lines = 255 * (np.random.default_rng(0).random(shape) > 0.5).astype(np.uint8)  # black and white alone
+    assert 20 < estimate_sigma(lines) < 300
+    speck = np.zeros(shape, np.uint8)
+    speck[-1, -1] = 99
+    assert np.isfinite(estimate_sigma(speck))
+    stripes = np.zeros(shape, np.uint8)
+    stripes[:, ::2] = 200  # detail, and none of it diagonal
+    assert estimate_sigma(stripes) == 0
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (1, 500), (7, 7), (64, 64), (200, 90, 3)])
 @pytest.mark.filterwarnings("error")
 def test_without_any_detail_there_is_no_noise(shape):

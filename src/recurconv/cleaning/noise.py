@@ -1,21 +1,26 @@
 """How noisy a picture is, where nobody says so."""
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recurconv.cleaning.values import as_floats
+from recurconv.cleaning.values import as_floats, white
 
 Pixels = NDArray[Any]
 
 SIDE = 64  # of a patch, in pixels
+SMALLEST = 8  # height and width from which on noise can be estimated
 PATCHES = 400  # at most, evenly over the picture: a larger one takes no longer
 QUANTILE, NORMAL_QUANTILE = 0.1, -1.2816  # which of the patches counts, and where that is on a normal distribution
 SPREAD = 1.166  # standard deviation of the estimate from n coefficients, relative to it, times the root of n
 DOUBT = 0.02  # the share of a patch's values that may be black, white or not visible ...
 FEW = 0.25  # ... unless so few of the patches are as good
+# With more than this a patch tells nothing, and counts only where all are like that. Noise on black or white has half its
+# values cut off.
+HOPELESS = 0.6
 TEXTURE = 1.5  # in 1/255: what photographs add even in such patches (results/denoising-unknown-noise.json)
 
 NEEDS = 'estimating the noise needs scikit-image and PyWavelets: pip install "recurconv[denoise]", or say sigma'
@@ -28,7 +33,8 @@ def estimate_sigma(pixels: Pixels, visible: NDArray[np.bool_] | None = None) -> 
     judges patches, and those with the least detail count: the tenth percentile over the patches, divided by where that
     percentile is expected if there is noise alone. From its variance that of the little texture is taken which
     photographs have even there.
-    Patches with clipped values, whose noise is cut off, count only where there are few others.
+    Patches with clipped values, whose noise is cut off, count only where there are few others; a page around a photo and
+    what is hidden around a cut-out never do.
 
     Args:
         pixels: [H, W] or [H, W, C]: uint8, uint16, or float with white at 1.
@@ -43,11 +49,15 @@ def estimate_sigma(pixels: Pixels, visible: NDArray[np.bool_] | None = None) -> 
     Source: Donoho and Johnstone, *Ideal spatial adaptation by wavelet shrinkage*, 1994.
     """
     height, width = pixels.shape[:2]
-    if min(height, width) < 8:
+    if min(height, width) < SMALLEST:
         return 0.0
+    box = _box(pixels, visible)
+    pixels, visible = pixels[box], None if visible is None else visible[box]
+    height, width = pixels.shape[:2]
     patches = _patches(height, width)
     doubts = np.array([_doubt(pixels[patch], None if visible is None else visible[patch]) for patch in patches])
-    judged = np.flatnonzero(doubts <= max(DOUBT, np.quantile(doubts, FEW)))
+    fewest = np.quantile(doubts[doubts <= max(HOPELESS, doubts.min())], FEW)
+    judged = np.flatnonzero(doubts <= max(DOUBT, fewest))
     found = [_sigma(as_floats(pixels[patches[number]])) for number in judged]
     coefficients = (min(SIDE, height) / 2) * (min(SIDE, width) / 2)
     expected = 1 + NORMAL_QUANTILE * SPREAD / math.sqrt(coefficients) if len(found) > 1 else 1.0
@@ -55,13 +65,38 @@ def estimate_sigma(pixels: Pixels, visible: NDArray[np.bool_] | None = None) -> 
     return math.sqrt(max(0.0, detail**2 - TEXTURE**2))
 
 
-def _doubt(patch: Pixels, visible: NDArray[np.bool_] | None) -> float:
-    """The share of values that tell nothing: black or white, where noise is cut off, or not visible."""
-    floats = as_floats(patch)
-    useless = (floats <= 0) | (floats >= 1)
+def _useful(part: Pixels, visible: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+    """Which values tell something: visible, and neither black nor white, where noise is cut off."""
+    useful: NDArray[np.bool_] = (part > 0) & (part < white(part.dtype))
     if visible is not None:
-        useless |= ~visible.reshape(visible.shape + (1,) * (patch.ndim - 2))
-    return float(useless.mean())
+        useful &= visible.reshape(visible.shape + (1,) * (part.ndim - 2))
+    return useful
+
+
+def _doubt(patch: Pixels, visible: NDArray[np.bool_] | None) -> float:
+    """The share of values that tell nothing."""
+    return 1 - float(_useful(patch, visible).mean())
+
+
+def _box(pixels: Pixels, visible: NDArray[np.bool_] | None) -> tuple[slice, slice]:
+    """Rows and columns around all useful values: without the page around a photo, or what is hidden around a cut-out."""
+    height, width = pixels.shape[:2]
+    rows, columns = np.zeros(height, bool), np.zeros(width, bool)
+    for top in range(0, height, SIDE):  # part by part, which takes less memory
+        part = slice(top, top + SIDE)
+        useful = np.atleast_3d(_useful(pixels[part], None if visible is None else visible[part])).any(axis=2)
+        rows[part] = useful.any(axis=1)
+        columns |= useful.any(axis=0)
+    return _span(rows), _span(columns)
+
+
+def _span(useful: NDArray[np.bool_]) -> slice:
+    """From the first to the last, and no shorter than what can be judged; everything where there is none."""
+    found = np.flatnonzero(useful)
+    if not found.size:
+        return slice(0, len(useful))
+    start = min(int(found[0]), len(useful) - SMALLEST)
+    return slice(start, max(int(found[-1]) + 1, start + SMALLEST))
 
 
 def _patches(height: int, width: int) -> list[tuple[slice, slice]]:
@@ -87,8 +122,9 @@ def _sigma(patch: Pixels) -> float:
         from skimage import restoration
 
         estimate: Any = restoration.estimate_sigma
-        # A constant channel has no detail to take a median of.
-        found = [estimate(channel) if np.ptp(channel) > 0 else 0.0 for channel in channels]
+        with warnings.catch_warnings():  # without any diagonal detail there is nothing to take a median of
+            warnings.simplefilter("ignore", RuntimeWarning)
+            found = [estimate(channel) for channel in channels]
     except ImportError:  # scikit-image asks for PyWavelets at the call
         raise ImportError(NEEDS) from None
     return float(np.mean(np.nan_to_num(found)))
