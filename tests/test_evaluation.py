@@ -183,6 +183,26 @@ def test_nan_is_told(saved, pictures):
     assert "steps=2: the output is NaN for 3 of 3 images" in result.notes
 
 
+def test_an_image_whose_logits_are_nan_has_no_class(saved, cifar):
+    net = answering({1: 0, 2: 1})
+    with torch.no_grad():
+        net.cell1.bank[2, 0][0].bias[0] = math.nan
+    result = evaluate(saved(net), cifar, "test")
+    assert [math.isnan(row.value) for row in result.rows] == [False, True]
+    assert "steps=2: the output is NaN for 8 of 8 images" in result.notes
+
+
+def test_a_test_on_what_was_trained_on_is_told(saved, pictures):
+    folder = saved(brightening({1: 0, 2: 0.1}))
+    train_like(folder, recipes.override(recipes.get("r3-gray25"), ["sigma=7"]))
+    note = "the network was trained on just these pictures: this is no test; put others into test/"
+    assert note not in evaluate(folder, pictures, "test").notes
+    condition = evaluate(folder, pictures, "trainval").condition
+    (folder / "environment.json").write_text(json.dumps([{"condition": "other"}, {"condition": condition}]))
+    assert note in evaluate(folder, pictures, "test").notes
+    assert note not in evaluate(folder, pictures, "trainval").notes
+
+
 def test_a_dead_dial_is_told_of_just_the_settings_that_agree(saved, cifar, pictures):
     dead = "images: the dial may be dead, or the images too few to tell"
     result = evaluate(saved(answering({1: 4, 2: 1, 3: 4}, class_names=CIFAR10)), cifar, "test")

@@ -113,3 +113,11 @@ def test_what_cannot_be_predicted(orange, tmp_path):
     (tmp_path / "text.png").write_text("no picture")
     with pytest.raises(ValueError, match=r"text.png: not a picture"):
         predict(colours(), tmp_path / "text.png")
+
+
+def test_an_output_that_is_not_finite_is_no_prediction(orange):
+    net = colours()
+    with torch.no_grad():
+        net.stem.weight[0, 0, 1, 1] = math.nan
+    with pytest.raises(ValueError, match=r"RGB.png: the network's output is not finite at steps=2; its weights are"):
+        predict(net, orange("RGB", ".png"))

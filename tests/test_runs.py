@@ -79,6 +79,23 @@ def test_resuming_with_data_of_another_size_is_refused_even_if_its_condition_is_
     tiny.assert_resumes_to(whole, out)
 
 
+def test_a_run_that_lost_its_state_is_not_begun_anew(whole, tmp_path):
+    out = copy_of(whole, tmp_path)
+    (out / "trainer_state.pt").unlink()
+    before = tiny.files(out)
+    complaint = f"{out} has a network but no trainer_state.pt; start anew in another folder"
+    assert complaint in one_line(tiny.Command(*RESUME, "--out", out))
+    assert tiny.files(out) == before
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated"])
+def test_resuming_a_finished_run_mends_its_network(damage, whole, tmp_path):
+    out = copy_of(whole, tmp_path)
+    file = out / "model.safetensors"
+    file.unlink() if damage == "missing" else file.write_bytes(file.read_bytes()[:100])
+    tiny.assert_resumes_to(whole, out)
+
+
 def test_a_run_of_a_version_with_fewer_fields_is_resumed(whole, tmp_path):
     out = copy_of(whole, tmp_path)
     state = RunFolder(out).load_state()
@@ -347,7 +364,8 @@ def test_the_commit_is_that_of_this_package_alone(tmp_path, monkeypatch):
 
 def test_a_run_that_another_process_trains_is_left_alone(whole, tmp_path):
     out = copy_of(whole, tmp_path)
-    (out / "trainer_state.pt").unlink()
+    for file in ("trainer_state.pt", "model.safetensors"):  # it has just begun
+        (out / file).unlink()
     before = tiny.files(out)
     with RunFolder(out).held():
         complaint = one_line(tiny.Command(*RESUME, "--out", out))

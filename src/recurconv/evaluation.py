@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from recurconv.devices import choose_device
 from recurconv.network import Network
 from recurconv.networks import Denoiser
 from recurconv.recipes import Recipe
-from recurconv.runs import environment
+from recurconv.runs import ENVIRONMENT, environment
 from recurconv.tasks import TASKS, Classification, Denoising, Task, mean_metric
 
 
@@ -192,6 +193,8 @@ def evaluate(
         values, outputs, pictures = _measure(network, task, settings, f"measuring {at}", say)
         rows += _rows(network, task, values, pictures)
         notes += [f"{at}{note}" for note in (*_not_finite(values), *_dead_settings(outputs))]
+    if split == "test" and _was_trained_on(source, task.set.condition):
+        notes.append("the network was trained on just these pictures: this is no test; put others into test/")
     if isinstance(task, Denoising) and not _has_ssim():
         notes.append('without scikit-image there is no SSIM: pip install "recurconv[denoise]"')
     return Evaluation(
@@ -269,6 +272,16 @@ def _check_path(data: Path) -> None:
 def _classes(network: Network) -> int:
     """How many a classifier knows."""
     return int(network.config["arguments"]["num_classes"])
+
+
+def _was_trained_on(source: str | Path, condition: str) -> bool:
+    """Whether a run folder says that it was trained on pictures of the same checksum."""
+    file = loading.find(source) / ENVIRONMENT
+    checksum = re.search(r"sha256 (\w+)$", condition)
+    if checksum is None or not file.is_file():
+        return False
+    starts = json.loads(file.read_text(encoding="utf-8"))
+    return any(start.get("condition", "").endswith(checksum[0]) for start in starts)
 
 
 def _check_fit(network: Network, task: Task, data: Path) -> None:

@@ -1,5 +1,6 @@
 """Prediction: what a classifier says of any picture."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,13 +55,16 @@ def predict(network: Network, picture: Path, *, steps: int | None = None, size: 
 
     Raises:
         FileNotFoundError: no such picture.
-        ValueError: it cannot be read, ``steps`` is off the dial, or as in ``check_classifier``.
+        ValueError: it cannot be read, ``steps`` is off the dial, the output is not finite, or as in
+            ``check_classifier``.
     """
     setting = network.setting(steps)
     check_classifier(network, size)
     image = read_fitted(picture, size).float().div(255).unsqueeze(0)
     with torch.inference_mode():
         probabilities = network(image, setting)[0].double().softmax(0).tolist()
+    if not all(map(math.isfinite, probabilities)):
+        raise ValueError(f"{picture}: the network's output is not finite at steps={setting}; its weights are broken")
     names = network.class_names or [f"class {index}" for index in range(len(probabilities))]
     by_name = dict(zip(names, probabilities, strict=True))
     label = max(by_name, key=by_name.__getitem__)

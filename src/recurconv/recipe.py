@@ -103,6 +103,7 @@ _ABOVE_ZERO = (
     "size",
 )
 _FROM_ZERO = ("momentum", "weight_decay", "clip", "minival", "crop", "cutout", "workers", "sigma", "seed", "warmup")
+_AT_MOST = {"seed": 2**63 - 1, "width": 64, "channels": 4096, "size": 4096, "patch": 4096}  # what memory can hold
 _BELOW_ONE = ("warmup", "label_smoothing", "momentum")
 
 
@@ -163,6 +164,7 @@ def _out_of_range(values: dict[str, Any]) -> Iterator[str]:
     yield from (f"{key}={values[key]} must be above 0" for key in _ABOVE_ZERO if values[key] <= 0)
     yield from (f"{key}={values[key]} must be 0 or more" for key in _FROM_ZERO if values[key] < 0)
     yield from (f"{key}={values[key]} must be below 1" for key in _BELOW_ONE if values[key] >= 1)
+    yield from (f"{key}={values[key]} must be at most {most}" for key, most in _AT_MOST.items() if values[key] > most)
     if values["label_smoothing"] < 0:
         yield f"label_smoothing={values['label_smoothing']} must be 0 or more"
 

@@ -29,6 +29,7 @@ from recurconv._version import __version__
 from recurconv.network import Network
 from recurconv.recipes import Recipe
 
+ENVIRONMENT = "environment.json"
 LOCK = ".lock"  # in the folder of a run that is being trained
 
 
@@ -39,7 +40,7 @@ class RunFolder:
         self.path = path
         self.recipe_file = path / "recipe.json"
         self.metrics_file = path / "metrics.jsonl"
-        self.environment_file = path / "environment.json"
+        self.environment_file = path / ENVIRONMENT
         self.state_file = path / "trainer_state.pt"
 
     @classmethod
@@ -139,7 +140,7 @@ class RunFolder:
             facts: entries that must be what they were: the recipe, the data's condition, the number of iterations.
 
         Raises:
-            ValueError: the file is broken, or a fact is another one.
+            ValueError: the file is broken or lost, or a fact is another one.
         """
         recipe = dataclasses.asdict(self.recipe())
         state: dict[str, Any] = {"recipe": recipe}
@@ -150,6 +151,8 @@ class RunFolder:
             except Exception as error:  # torch.load raises many kinds for a broken file
                 reason = f"{type(error).__name__} {error}".splitlines()[0]
                 raise ValueError(f"{self.state_file} cannot be read ({reason}); start anew in another folder") from None
+        elif (self.path / checkpoint.WEIGHTS).is_file():  # which is written after it: to begin anew would overwrite it
+            raise ValueError(f"{self.path} has a network but no {self.state_file.name}; start anew in another folder")
         for key, now in (facts or {}).items():
             if state.get(key, now) != now:
                 raise ValueError(f"{self.path} was started {_difference(key, state[key], now)}")

@@ -169,12 +169,13 @@ class Classification(Task):
         return F.cross_entropy(outputs, teacher.softmax(1))
 
     def measure(self, network: Network, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """100 for an image that is wrong, 0 for one that is right; the predicted labels."""
+        """100 for an image that is wrong, 0 for one that is right, NaN where logits are; the predicted labels."""
         wrong, predicted = [], []
         batch = 250 if self.device.type == "cpu" else 1000  # a GPU is kept busy by larger ones
         for images, labels in self.set.evaluation_batches(batch, device=self.device):
-            guess = network(images, steps).argmax(1)
-            wrong.append((guess != labels).double() * 100)
+            logits = network(images, steps)
+            guess = logits.argmax(1)
+            wrong.append(((guess != labels).double() * 100).where(logits.isfinite().all(1), torch.nan))
             predicted.append(guess)
         return torch.cat(wrong), torch.cat(predicted)
 

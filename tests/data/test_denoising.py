@@ -233,7 +233,7 @@ def test_load_pictures_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     write(tmp_path, ["a.png", "b.png"])
     for split, minival, message in (
         ("val", 1, "split='val'; choose one of train, minival, trainval, test, train400, train432"),
-        ("train400", 1, "exists for BSD only"),
+        ("train400", 1, "exists for BSD only; train on all of a folder by --set trained_on=trainval"),
         ("train", 2, "2 training pictures with minival=2 leave split train empty"),
         ("minival", 0, "leave split minival empty"),
         ("train", -1, "minival=-1"),

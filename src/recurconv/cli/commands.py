@@ -82,7 +82,7 @@ def evaluate(
         str | None, typer.Option(metavar="NAME", help="cifar10, cifar100, folder or pictures; by default as trained.")
     ] = None,
     size: Annotated[
-        int | None, typer.Option(min=1, metavar="PIXELS", help="Of a folder's images; by default as trained.")
+        int | None, typer.Option(min=1, max=4096, metavar="PIXELS", help="Of a folder's images; by default as trained.")
     ] = None,
     sigmas: Annotated[
         list[float], typer.Option("--sigma", metavar="S...", help="Noise for a denoiser, e.g. --sigma 15 25 50.")
@@ -132,7 +132,7 @@ def _similarity(ssim: float | None) -> str:
 @app.command(epilog="Example: recurconv profile r2-cifar10 --batch 64 --threads 1")
 def profile(
     model: Model,
-    size: Annotated[int, typer.Option(min=1, metavar="PIXELS", help="Height and width of the image.")] = 32,
+    size: Annotated[int, typer.Option(min=1, max=4096, metavar="PIXELS", help="Height and width of the image.")] = 32,
     batch: Annotated[int, typer.Option(min=1, metavar="N", help="Images in a call.")] = 1,
     threads: Threads = None,
     seconds: Annotated[float, typer.Option(metavar="S", help="How long to measure each setting.")] = 1.0,
@@ -190,7 +190,8 @@ def predict(
         int | None, typer.Option(metavar="COUNT", help="A setting on the dial; by default the largest.")
     ] = None,
     size: Annotated[
-        int | None, typer.Option(min=1, metavar="PIXELS", help="Resize and crop to this; by default as in training.")
+        int | None,
+        typer.Option(min=1, max=4096, metavar="PIXELS", help="Resize and crop to this; by default as in training."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -134,11 +134,14 @@ def _bsd_files(images: Path, split: str, splits: Mapping[str, list[str]]) -> lis
 
 
 def _folder_files(root: Path, split: str) -> list[Path]:
+    divided = (root / "train").is_dir() or (root / "test").is_dir()
+    files = list_pictures(root / ("test" if split == "test" else "train") if divided else root)
     if split in ("train400", "train432"):
-        raise ValueError(f"{root}: split {split} exists for BSD only; choose train, minival, trainval or test")
-    if (root / "train").is_dir() or (root / "test").is_dir():
-        return list_pictures(root / ("test" if split == "test" else "train"))
-    return list_pictures(root)
+        raise ValueError(
+            f"{root}: split {split} exists for BSD only; train on all of a folder by --set trained_on=trainval, or "
+            "hold some out by --set trained_on=trainval --set minival=8; evaluate on minival, trainval or test"
+        )
+    return files
 
 
 def _hold_out(files: list[Path], split: str, minival: int, root: Path) -> list[Path]:
