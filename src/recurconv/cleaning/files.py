@@ -2,7 +2,7 @@
 
 import glob
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -45,32 +45,49 @@ def jobs(sources: Sequence[str], out: Path) -> list[Job]:
 
     Raises:
         ValueError: nothing matches a pattern, a folder holds no picture, two pictures would go into one file, or
-            ``out`` is a file where a folder is needed.
+            ``out`` is a file where a folder is needed, or "-".
     """
+    if str(out) == "-":
+        raise ValueError("-o -: pictures are not written to standard output; give a file or a folder")
     if len(sources) == 1 and out.suffix and not out.is_dir() and not _many(sources[0]):
         return [Job(Path(sources[0]), out, named=True)]
-    if out.is_file():
-        raise ValueError(f"{out} is a file; give a folder for more than one picture")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file; give a folder, or for one picture a name with a suffix such as .png")
     found = [Job(path, out / inside) for source in sources for path, inside in _found(source, out)]
     taken: dict[Path, Path] = {}
     for job in found:
         if taken.setdefault(job.target, job.source) != job.source:
-            raise ValueError(f"{taken[job.target]} and {job.source} would both become {job.target}; run them apart")
+            raise _both(taken[job.target], job.source, job.target)
     return list({job.target: job for job in found}.values())
 
 
-def clean_file(job: Job, cleaner: Cleaner, *, overwrite: bool = False, done: Done = lambda count, of: None) -> Made:
+def clean_file(
+    job: Job,
+    cleaner: Cleaner,
+    *,
+    overwrite: bool = False,
+    written: dict[Path, Path] | None = None,
+    done: Done = lambda count, of: None,
+) -> Made:
     """Read a picture, make it clean, write it with its transparency, colour profile and metadata.
 
     Colour that full transparency hides is filled from around before, and comes out as it was. A format that is read
     and not written, or that cannot hold the picture, becomes PNG or TIFF by a suffix behind the name, unless the user
     named the file.
 
+    Args:
+        job: which file, and where it goes.
+        cleaner: what makes it clean.
+        overwrite: replace a file that is there, unless it is in ``written``.
+        written: the files that were written beside this one, each with its source; this one is added.
+        done: told after each tile, how many are done and how many there are.
+
     Raises:
         ValueError, OSError: the picture cannot be read or written; or the file is there and ``overwrite`` is not set.
         ImportError: what reads pictures or judges noise is not installed.
     """
-    _check_free(job, job.target, overwrite)
+    written = {} if written is None else written
+    _check_free(job, job.target, overwrite, written)
     start = time.perf_counter()
     picture = imaging.read(job.source)
     target = job.target
@@ -78,12 +95,13 @@ def clean_file(job: Job, cleaner: Cleaner, *, overwrite: bool = False, done: Don
         if job.named:
             raise ValueError(f"{target}: {_kind(picture)} is not written as {target.suffix}; {suffix} holds it")
         target = target.with_name(target.name + suffix)
-        _check_free(job, target, overwrite)
+        _check_free(job, target, overwrite, written)
     try:
         clean = _clean(picture, cleaner, done)
     except (ValueError, MemoryError) as error:
         raise type(error)(f"{job.source}: {error}") from None
     imaging.write(replace(picture, pixels=clean.pixels), target, overwrite=overwrite)
+    written[target] = job.source
     height, width = picture.pixels.shape[:2]
     return Made(target, width, height, clean.sigma, clean.steps, time.perf_counter() - start)
 
@@ -98,8 +116,14 @@ def _clean(picture: imaging.Picture, cleaner: Cleaner, done: Done) -> Cleaned:
     return clean
 
 
-def _check_free(job: Job, target: Path, overwrite: bool) -> None:
-    """What ``imaging.write`` says at the end, before the work is done."""
+def _both(first: Path, second: Path, target: Path) -> ValueError:
+    return ValueError(f"{first} and {second} would both become {target}; run them apart")
+
+
+def _check_free(job: Job, target: Path, overwrite: bool, written: Mapping[Path, Path]) -> None:
+    """What ``imaging.write`` says at the end, before the work is done; and that nothing else was written there."""
+    if target in written:
+        raise _both(written[target], job.source, target)
     if target.exists() and job.source.exists() and target.samefile(job.source):
         raise ValueError(f"{job.source}: would be replaced by its own result; write to another file or folder")
     if target.exists() and not overwrite:
