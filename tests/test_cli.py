@@ -115,8 +115,11 @@ def test_the_module_runs_as_the_script_does():
 def test_wrong_words_are_told_by_the_parser(command, words, reason):
     done = command(*words)
     assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("recurconv: ")
     assert reason in done.err
-    assert "Traceback" not in done.err
+    path = f"recurconv {words[0]}" if words[0] in COMMANDS else "recurconv"
+    assert done.err.endswith(f"; see `{path} --help`\n")
+    assert done.err.count("\n") == 1
 
 
 # --- recipes

@@ -31,6 +31,20 @@ def test_ctrl_c_ends_with_130_and_nothing_else(command, monkeypatch):
     assert command("evaluate", "x", "--data", "y", "--split", "test") == (130, "", "")
 
 
+def test_sigterm_ends_with_143_and_tidies_up(command, monkeypatch):
+    tidied = []
+
+    def work(*args, **options):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            tidied.append(True)
+
+    monkeypatch.setattr(evaluation, "evaluate", work)
+    assert command("evaluate", "x", "--data", "y", "--split", "test") == (143, "", "")
+    assert tidied
+
+
 @pytest.mark.parametrize("error", [KeyError("a"), TypeError("b"), AssertionError("c"), RuntimeError("in a test")])
 def test_a_mistake_in_the_program_is_not_hidden(command, monkeypatch, error):
     with pytest.raises(type(error)) as kept:

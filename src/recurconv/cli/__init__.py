@@ -1,7 +1,9 @@
 """The command line: ``main`` runs it and says how it ends; the subcommands are in the files beside this one."""
 
+import signal
 import sys
 import traceback
+from typing import Any
 
 from recurconv.cli import commands, denoise, export, report, reproduce, tune  # noqa: F401  (each file registers its subcommands)
 from recurconv.cli.app import app
@@ -14,11 +16,14 @@ def main() -> None:
     """Run the command line.
 
     The exit status is 0; 2 for what the user can mend (one line says how), 1 for a run or a picture that failed, 130
-    after Ctrl-C. Any other error is a mistake in this program, whose traceback is what its authors need.
+    after Ctrl-C, 143 after SIGTERM. Any other error is a mistake in this program, whose traceback is what its authors
+    need.
     """
+    signal.signal(signal.SIGTERM, _end)
+    words = sys.argv[1:]
     try:
         try:
-            app(args=_spread(sys.argv[1:]), prog_name="recurconv")
+            status = app(args=_spread(words) or ["--help"], prog_name="recurconv", standalone_mode=False)
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()  # here, where an error of it can be handled
@@ -26,6 +31,9 @@ def main() -> None:
         drop_output()
         raise SystemExit(1) from None
     except Exception as error:
+        if hasattr(error, "format_message"):  # the parser's; which class it is differs between versions of typer
+            complain(f"{error.format_message().rstrip('.')}; see `{_command_of(error)} --help`")
+            raise SystemExit(2) from None
         status = _status(error)
         if status is None:
             raise
@@ -33,6 +41,18 @@ def main() -> None:
         if isinstance(error, OSError):
             drop_output()
         raise SystemExit(status) from None
+    raise SystemExit(status or 0 if words else 2)
+
+
+def _end(*_: object) -> None:
+    """On SIGTERM: as an exception, so that files half written are taken away."""
+    raise SystemExit(143)
+
+
+def _command_of(error: Any) -> str:
+    """The command whose words the parser did not understand."""
+    context = getattr(error, "ctx", None)
+    return "recurconv" if context is None else str(context.command_path)
 
 
 def _status(error: Exception) -> int | None:
