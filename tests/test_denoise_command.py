@@ -116,6 +116,23 @@ def test_a_format_that_is_not_written_becomes_another(command, colour, tmp_path)
     assert f" -> {tmp_path / 'clean/old.gif.png'}: " in done.out
 
 
+def test_two_pictures_never_become_one_file(command, colour, tmp_path):
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    gif, png = folder / "old.gif", folder / "old.gif.png"
+    Image.fromarray(np.full((20, 20, 3), 51, np.uint8)).convert("P").save(gif)
+    Image.fromarray(np.full((20, 20, 3), 120, np.uint8)).save(png)
+    for sources in ([folder], [png, gif]):
+        for options in ([], ["--overwrite"]):
+            done = command("denoise", *sources, "-o", out, "--model", colour, "--sigma", 20, *options)
+            first, second = (gif, png) if sources == [folder] else (png, gif)
+            assert done.status == 1
+            assert f"{first} and {second} would both become {out / 'old.gif.png'}; run them apart" in done.err
+            assert (done.err.count("\n"), done.out.count("\n")) == (1, 1)
+            assert (np.asarray(Image.open(out / "old.gif.png")) == (71 if first == gif else 140)).all()
+            (out / "old.gif.png").unlink()
+
+
 # --- what a picture keeps
 
 
@@ -176,6 +193,19 @@ def test_the_noise_that_was_found_is_said(command, gray, tmp_path):
     assert f": 128 x 128, sigma {estimate_sigma(picture):.1f} found, steps 2, " in first
     assert ": 64 x 64, sigma 0.0 found, clean: left as it is, " in second
     assert np.array_equal(np.asarray(Image.open(tmp_path / "out/flat.png")), np.full((64, 64), 90))
+
+
+def test_a_picture_that_is_too_small_to_judge_is_named_so(command, gray, tmp_path):
+    for size in ((7, 40), (8, 8)):
+        Image.fromarray(noisy(*size)).save(tmp_path / "a.png")
+        done = command("denoise", tmp_path / "a.png", "-o", tmp_path / "out.png", "--model", gray, "--overwrite")
+        small = "40 x 7, too small to estimate its noise: left as it is; give --sigma, "
+        assert (done.status, small in done.out, "found" in done.out) == (0, size == (7, 40), size == (8, 8))
+        if size == (7, 40):
+            assert np.array_equal(np.asarray(Image.open(tmp_path / "out.png")), noisy(*size))
+    Image.fromarray(noisy(7, 40)).save(tmp_path / "a.png")
+    done = command("denoise", tmp_path / "a.png", "-o", tmp_path / "b.png", "--model", gray, "--sigma", 20)
+    assert ": 40 x 7, sigma 20, steps 2, " in done.out
 
 
 def test_options_reach_the_cleaner(command, gray, photos, tmp_path, monkeypatch):
@@ -239,6 +269,8 @@ def test_bad_input(refused, gray, colour, photos, tmp_path):
     says("--sigma low; give auto, or a number from 0 to 55", picture, "--sigma", "low")
     says("sigma=56.0; give a number from 0 to 55", picture, "--sigma", 56)
     says("steps=3 is not on this network's dial (1, 2)", picture, "--steps", 3)
+    says("-o -: pictures are not written to standard output; give a file or a folder", picture, out="-")
+    says("/dev/null is a file; give a folder, or for one picture a name with a suffix", picture, out="/dev/null")
     says("give one of them", picture, "--steps", 1, "--milliseconds", 5)
     says("fits no setting for 30 x 20 pixels", picture, "--milliseconds", 1e-9, "--sigma", 5)
     says(f"{picture}: the model takes 3 channels and the picture is gray", picture, model=colour)
@@ -248,6 +280,16 @@ def test_bad_input(refused, gray, colour, photos, tmp_path):
     says("8-bit gray is not written as .xyz; .png holds it", picture, "--sigma", 5, out=tmp_path / "a.xyz")
     imaging.write(imaging.Picture(noisy(9, 7, dtype=np.uint16)), photos / "deep.png")
     says("16-bit gray is not written as .jpg; .png holds it", photos / "deep.png", out=tmp_path / "a.jpg")
+
+
+def test_a_setting_that_no_shipped_network_has_is_refused_before_a_file_is_read(refused, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(imaging, "read", lambda path: pytest.fail(f"{path} was read"))
+    told = refused("denoise", photos, "-o", tmp_path / "clean", "--steps", 9)
+    assert told.startswith("recurconv: steps=9 is not on this network's dial (1, 2, 3, 4); choose one of these")
+    with pytest.raises(ValueError, match="steps=0 is not on"):
+        Cleaner(steps=0)
+    for steps in (None, *rc.load("denoise-gray").dial):
+        Cleaner(steps=steps)
 
 
 def test_what_is_not_installed_is_said_once(refused, gray, photos, tmp_path, monkeypatch):

@@ -34,7 +34,8 @@ def denoise(
         image: NumPy [H, W] or [H, W, 3], uint8, uint16, or float with black at 0 and white at 1; or a tensor
             [B, C, H, W] of 1 or 3 channels, on any device, whose images are taken one by one.
         sigma: standard deviation of the noise, 0 to 55 in 1/255 of white; "auto" estimates it. At 0, or where an
-            estimate finds less than 1, the picture comes back as it is.
+            estimate finds less than 1, the picture comes back as it is; so does one of less than 8 pixels a side,
+            which is too small for an estimate.
         steps: a setting on the network's dial, from fast to good; by default the largest.
         model: a denoiser, or what ``recurconv.load`` takes; by default "denoise-gray" or "denoise-color". A gray one
             takes the channels of a colour picture one by one.

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from recurconv import evaluation, loading
+from recurconv import checkpoint, evaluation, loading
+from recurconv.cell import as_dial, check_steps
 from recurconv.cleaning import tiles, values
 from recurconv.cleaning.noise import estimate_sigma
 from recurconv.denoisers import LARGEST_SIGMA
@@ -86,6 +87,8 @@ class Cleaner:
         if self._given is not None:
             self._given.setting(steps)
             _check_noise(self._given, model, sigma)
+        elif steps is not None:  # now: which network is loaded only the pictures tell
+            check_steps(steps, _shipped_dial())
 
     def network(self, channels: int) -> Denoiser:
         """The network for pictures of 1 or 3 channels.
@@ -173,6 +176,12 @@ def _denoiser(model: str | Path | Network, device: torch.device | str) -> Denois
         name = type(model).__name__ if isinstance(model, Network) else model
         raise ValueError(f"{name} is no denoiser; give one such as {GRAY}")
     return copy.deepcopy(network).eval() if network.training else network
+
+
+def _shipped_dial() -> tuple[int, ...]:
+    """The settings that the networks taken by default have."""
+    configs = [checkpoint.read_config(loading.find(name)) for name in (GRAY, COLOR)]
+    return tuple(sorted({steps for config in configs for steps in as_dial(config["arguments"]["steps"])}))
 
 
 def _check_noise(network: Denoiser, model: str | Path | Network | None, sigma: Sigma) -> None:

@@ -18,8 +18,8 @@ QUANTILE, NORMAL_QUANTILE = 0.1, -1.2816  # which of the patches counts, and whe
 SPREAD = 1.166  # standard deviation of the estimate from n coefficients, relative to it, times the root of n
 DOUBT = 0.02  # the share of a patch's values that may be black, white or not visible ...
 FEW = 0.25  # ... unless so few of the patches are as good
-# With more than this a patch tells nothing, and counts only where all are like that. Noise on black or white has half its
-# values cut off.
+# With more than this a patch tells nothing, and counts only where all are like that; of noise on black or white half is
+# cut off.
 HOPELESS = 0.6
 TEXTURE = 1.5  # in 1/255: what photographs add even in such patches (results/denoising-unknown-noise.json)
 
@@ -33,8 +33,8 @@ def estimate_sigma(pixels: Pixels, visible: NDArray[np.bool_] | None = None) -> 
     judges patches, and those with the least detail count: the tenth percentile over the patches, divided by where that
     percentile is expected if there is noise alone. From its variance that of the little texture is taken which
     photographs have even there.
-    Patches with clipped values, whose noise is cut off, count only where there are few others; a page around a photo and
-    what is hidden around a cut-out never do.
+    Patches with clipped values, whose noise is cut off, count only where there are few others; the page around a photo
+    and what is hidden around a cut-out never do.
 
     Args:
         pixels: [H, W] or [H, W, C]: uint8, uint16, or float with white at 1.
@@ -79,14 +79,15 @@ def _doubt(patch: Pixels, visible: NDArray[np.bool_] | None) -> float:
 
 
 def _box(pixels: Pixels, visible: NDArray[np.bool_] | None) -> tuple[slice, slice]:
-    """Rows and columns around all useful values: without the page around a photo, or what is hidden around a cut-out."""
+    """Rows and columns around all useful values, without the page around a photo or what is hidden around a cut-out."""
     height, width = pixels.shape[:2]
     rows, columns = np.zeros(height, bool), np.zeros(width, bool)
     for top in range(0, height, SIDE):  # part by part, which takes less memory
         part = slice(top, top + SIDE)
-        useful = np.atleast_3d(_useful(pixels[part], None if visible is None else visible[part])).any(axis=2)
-        rows[part] = useful.any(axis=1)
-        columns |= useful.any(axis=0)
+        useful = _useful(pixels[part], None if visible is None else visible[part])
+        useful = useful.reshape(*useful.shape[:2], -1)  # a gray picture has one channel
+        rows[part] = useful.any(axis=(1, 2))
+        columns |= useful.any(axis=(0, 2))
     return _span(rows), _span(columns)
 
 

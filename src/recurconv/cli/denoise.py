@@ -58,12 +58,14 @@ def denoise(
     )
     todo = files.jobs(sources, out)
     failed = 0
+    written: dict[Path, Path] = {}
     with terminal.working() as say:
         for number, job in enumerate(todo, 1):
             name = f"{job.source} ({number} of {len(todo)})" if len(todo) > 1 else str(job.source)
             say(name)
             try:
-                made = files.clean_file(job, cleaner, overwrite=overwrite, done=_tiles(say, name))
+                done = _tiles(say, name)
+                made = files.clean_file(job, cleaner, overwrite=overwrite, written=written, done=done)
             except ImportError as error:  # all others would fail alike
                 raise ValueError(str(error)) from None
             except (ValueError, OSError, MemoryError) as error:
@@ -90,6 +92,11 @@ def _number(sigma: str) -> float:
 
 def _line(source: Path, made: "Made", *, estimated: bool) -> str:
     """What became of a picture."""
-    noise = f"sigma {made.sigma:.1f} found" if estimated else f"sigma {made.sigma:g}"
-    how = f"steps {made.steps}" if made.steps else "clean: left as it is"
-    return f"{source} -> {made.target}: {made.width} x {made.height}, {noise}, {how}, {made.seconds:.2f} s"
+    from recurconv.cleaning.noise import SMALLEST
+
+    if estimated and min(made.width, made.height) < SMALLEST:
+        how = "too small to estimate its noise: left as it is; give --sigma"
+    else:
+        noise = f"sigma {made.sigma:.1f} found" if estimated else f"sigma {made.sigma:g}"
+        how = f"{noise}, steps {made.steps}" if made.steps else f"{noise}, clean: left as it is"
+    return f"{source} -> {made.target}: {made.width} x {made.height}, {how}, {made.seconds:.2f} s"
