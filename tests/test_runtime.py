@@ -110,8 +110,18 @@ def test_macs_choose_the_largest_setting_that_fits(dial, macs, steps):
     assert dial.run(images()[:, :, :, :8].repeat(4, 2).repeat(8, 3), macs=2 * macs).steps == steps  # 32 x 64
 
 
+def test_macs_of_a_size(dial, tmp_path):
+    assert dial.macs_of(3, 32, 32) == 3e6
+    assert dial.macs_of(3, 64, 16) == 3e6
+    assert dial.macs_of(2, 8, 8) == 125_000
+    says(ValueError, "steps=5 is not on this file's dial (2, 3, 4)", dial.macs_of, 5, 32, 32)
+    larger = rc.Dial(handmade.classifier(tmp_path / "l.onnx", GAINS, smallest_side="64"))
+    assert larger.macs_of(2, 128, 64) == 4e6
+
+
 def test_a_denoisers_macs_are_those_of_the_whole_picture(tmp_path):
     dial = rc.Dial(handmade.denoiser(tmp_path / "d.onnx", {1: 0.1, 2: 0.2, 3: 0.3}))
+    assert dial.macs_of(2, 8, 9) == 20 * 72
     assert dial.run(images(5, channels=1), macs=20 * 72).steps == 2  # 8 x 9 pixels; the batch does not count
     assert dial.run(images(5, 16, channels=1), macs=10 * 16 * 17).steps == 1
 
@@ -146,6 +156,9 @@ def test_the_warning_names_the_callers_line(dial):
         ({"milliseconds": 0}, "milliseconds=0 is no budget; give a number above 0"),
         ({"macs": float("nan")}, "macs=nan is no budget"),
         ({"macs": -1}, "macs=-1 is no budget"),
+        ({"macs": True}, "macs=True is no budget; give a number above 0"),
+        ({"macs": [3e6]}, "macs=[3000000.0] is no budget"),
+        ({"milliseconds": "5"}, "milliseconds='5' is no budget; give a number above 0"),
         ({"confidence": 1.5}, "confidence=1.5 is no probability; give a number from 0 to 1"),
         ({"confidence": True}, "confidence=True is no probability"),
         ({"confidence": {}}, "confidence has no threshold"),
@@ -186,6 +199,9 @@ def test_noise_may_leave_the_range(dial):
 def test_bad_arguments_of_the_dial(file):
     says(ValueError, "threads=0; give at least 1, or None", rc.Dial, file, threads=0)
     says(ValueError, "providers=['TPU']; this onnxruntime has ", rc.Dial, file, providers=["TPU"])
+    says(ValueError, "providers=['TPU']; this onnxruntime has ", rc.Dial, file, providers="TPU")
+    assert rc.Dial(file, providers="CPUExecutionProvider").run(images()).steps == 4
+    says(ValueError, "providers=['']; this onnxruntime has ", rc.Dial, file, providers="")
     says(ValueError, "providers=[]; this onnxruntime has ", rc.Dial, file, providers=[])
 
 
@@ -194,6 +210,8 @@ def test_files_that_are_refused(file, tmp_path):
         FileNotFoundError, "none.onnx: no such file; `recurconv export MODEL -o none.onnx` writes", rc.Dial, "none.onnx"
     )
     says(ValueError, "is a folder; give the model.onnx", rc.Dial, tmp_path)
+    (tmp_path / "empty.onnx").touch()
+    says(ValueError, "empty.onnx is empty; `recurconv export MODEL -o empty.onnx", rc.Dial, tmp_path / "empty.onnx")
     (tmp_path / "photo.onnx").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)))
     says(ValueError, "photo.onnx is not an ONNX model, or is cut short", rc.Dial, tmp_path / "photo.onnx")
     (tmp_path / "short.onnx").write_bytes(file.read_bytes()[:-200])

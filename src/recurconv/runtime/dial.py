@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -56,14 +57,14 @@ class Dial:
         path: a file that ``recurconv export`` wrote, with its data file beside it; one made with ``--steps`` has a dial
             of that one setting.
         threads: of one call; by default onnxruntime's choice.
-        providers: onnxruntime's execution providers, by preference; by default the CPU's.
+        providers: onnxruntime's execution providers, by preference, or the name of one; by default the CPU's.
         cache: the file that keeps the calibration for budgets in milliseconds; by default it lies beside the model, or
             in the user's cache where that folder cannot be written.
 
     Attributes:
         dial: the settings, ascending.
         macs: multiply-accumulates at each setting: of one image of 32 x 32 pixels (classifiers), or of one pixel
-            (denoisers).
+            (denoisers); ``macs_of`` has those of other sizes.
         kind: "classifier" or "denoiser".
         class_names: what the logits stand for, or None.
         sha256: the sum of the model file, which tells one export from another.
@@ -79,7 +80,7 @@ class Dial:
         path: str | os.PathLike[str],
         *,
         threads: int | None = None,
-        providers: Sequence[str] | None = None,
+        providers: str | Sequence[str] | None = None,
         cache: str | os.PathLike[str] | None = None,
     ) -> None:
         if threads is not None and threads < 1:
@@ -87,7 +88,10 @@ class Dial:
         self._file = exported.read(path)
         self.dial, self.macs, self.kind = self._file.dial, self._file.macs, self._file.kind
         self.class_names, self.sha256 = self._file.class_names, self._file.sha256
-        self._session, version = _open(self._file.path, threads, (CPU,) if providers is None else tuple(providers))
+        wanted = CPU if providers is None else providers
+        self._session, version = _open(
+            self._file.path, threads, (wanted,) if isinstance(wanted, str) else tuple(wanted)
+        )
         inputs = {node.name: node.shape for node in self._session.get_inputs()}
         self._image_shape, self._takes = inputs.get("image", []), set(inputs)
         machine = Machine(
@@ -148,6 +152,14 @@ class Dial:
         output, taken = self._call(array, noise, setting)
         return Result(output, setting, taken, np.full(len(array), setting, np.int64))
 
+    def macs_of(self, steps: int, height: int, width: int) -> float:
+        """Multiply-accumulates at a setting for one image of this size: what ``run(images, macs=...)`` compares with.
+
+        Raises:
+            ValueError: a setting off the dial.
+        """
+        return self._file.macs_of(self._checked_steps(steps), height, width)
+
     def calibrate(self, batch: int, height: int, width: int) -> dict[int, float]:
         """Milliseconds of a call at each setting, measured now and kept, also for other processes.
 
@@ -172,7 +184,7 @@ class Dial:
         return setting or self._smallest(f"milliseconds={budget:g}", f"about {least:.3g} ms", strict)
 
     def _within_macs(self, budget: float, shape: Shape, strict: bool) -> int:
-        needed = {steps: self._file.macs_of(steps, shape[2], shape[3]) for steps in self.dial}
+        needed = {steps: self.macs_of(steps, shape[2], shape[3]) for steps in self.dial}
         fitting = [steps for steps in self.dial if needed[steps] <= budget]
         least = f"{needed[self.dial[0]]:.4g} MACs"
         return max(fitting) if fitting else self._smallest(f"macs={budget:g}", least, strict)
@@ -288,8 +300,8 @@ class Dial:
 
 
 def _budget(name: str, value: float) -> float:
-    if not value > 0:
-        raise ValueError(f"{name}={value} is no budget; give a number above 0")
+    if isinstance(value, bool) or not isinstance(value, Real) or not value > 0:
+        raise ValueError(f"{name}={value!r} is no budget; give a number above 0")
     return float(value)
 
 

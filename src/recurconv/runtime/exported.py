@@ -67,6 +67,8 @@ def read(path: str | os.PathLike[str]) -> Exported:
         raise ValueError(f"{path} is a folder; give the model.onnx that `recurconv export` wrote")
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file; `recurconv export MODEL -o {path.name}` writes one")
+    if not path.stat().st_size:
+        raise ValueError(f"{path} is empty; `recurconv export MODEL -o {path.name} --overwrite` writes it")
     metadata = _metadata(path)
     written = metadata.get("recurconv.format")
     if written is None:
