@@ -10,7 +10,7 @@ from PIL import Image
 
 import handmade
 import recurconv as rc
-from recurconv.tuning import Answers, curves
+from recurconv.tuning import Answers, curves, search
 from recurconv.tuning.curves import choose, front
 
 MACS = {2: 10.0, 3: 15.0, 4: 20.0}
@@ -142,7 +142,7 @@ def read(folder):
 
 
 def test_the_dial_does_what_was_tuned(command, words, file, photos, tmp_path):
-    done = command(*words, "--macs", 3e6, "--report", "test", "--threads", 1)
+    done = command(*words, "--macs", 187_500, "--report", "test", "--threads", 1)
     assert (done.status, done.err) == (0, "")
     found = json.loads((tmp_path / "t.json").read_text())
     assert found["model_sha256"] == rc.Dial(file).sha256
@@ -156,13 +156,38 @@ def test_the_dial_does_what_was_tuned(command, words, file, photos, tmp_path):
         assert chosen["error"] == pytest.approx(100 * np.mean(result.output.argmax(1) != labels))
         ran = {str(steps): np.mean(result.steps_per_image == steps) for steps in (2, 4)}
         assert chosen["shares"] == pytest.approx({steps: share for steps, share in ran.items() if share})
-        assert chosen["macs"] == pytest.approx(2e6 + 4e6 * ran["4"])
-    assert found["curves"][0]["chosen"]["macs"] <= 3e6
-    assert [point["macs"] for point in found["curves"][1]["fixed"]] == [2e6, 4e6]
+        assert chosen["macs"] == pytest.approx((2e6 + 4e6 * ran["4"]) / 16)  # 8 x 8 pixels; the file's are of 32 x 32
+    assert found["size"] == 8
+    assert found["curves"][0]["chosen"]["macs"] <= 187_500
+    assert [point["macs"] for point in found["curves"][1]["fixed"]] == [125_000, 250_000]
+    array = read(photos / "test")[:1]
+    for point in found["curves"][1]["fixed"]:  # what is told here is what a budget of the runtime is compared with
+        assert rc.Dial(file).run(array, macs=point["macs"], strict=True).steps == int(*point["thresholds"])
     assert done.out.count("steps=4") == 2
-    assert done.out.splitlines()[0] == "m.onnx on photos, split minival: 90 images"
-    assert f"wanted: 3e+06 MACs; the thresholds are in {tmp_path / 't.json'}" in done.out
+    assert done.out.splitlines()[0] == "m.onnx on photos, split minival: 90 images of 8 x 8"
+    assert "note: 90 images of minival are few to choose thresholds on: one of them is 1.1 % of error" in done.out
+    assert f"wanted: 187500 MACs; the thresholds are in {tmp_path / 't.json'}" in done.out
     assert max(map(len, done.out.splitlines()[1:8])) <= 80
+
+
+def test_a_size_that_was_not_given_is_told(command, words, tmp_path):
+    without = [word for word in words if word not in ("--size", 8)]
+    done = command(*without)
+    assert done.status == 0
+    found = json.loads((tmp_path / "t.json").read_text())
+    assert found["size"] == 32
+    assert [point["macs"] for point in found["curves"][0]["fixed"]] == [2e6, 4e6]
+    note = "the pictures were resized and cropped to 32 x 32 pixels; if the network was trained at another size, give"
+    assert note in found["notes"][0]
+    assert f"note: {note}" in done.out
+    told = command(*without, "--size", 64, "--overwrite")
+    assert "resized and cropped" not in told.out
+    found = json.loads((tmp_path / "t.json").read_text())
+    assert (found["size"], [p["macs"] for p in found["curves"][0]["fixed"]]) == (64, [8e6, 16e6])
+
+
+def test_a_hundred_images_are_not_few(answers):
+    assert search._notes(answers, None) == ()
 
 
 def test_json_is_printed_as_it_is_written(command, words, tmp_path):
@@ -186,6 +211,8 @@ def test_cifar_is_known_by_its_classes(command, file, cifar, tmp_path, refused):
     other = handmade.classifier(tmp_path / "ten.onnx", {2: 1.0, 4: 2.0}, class_names=json.dumps(ten))
     shared = ["--data", cifar, "-o", tmp_path / "t.json", "--held-out", 5]
     assert "the data has 10 classes, this file 3;" in refused("tune-confidence", other, *shared)
+    sized = refused("tune-confidence", other, *shared, "--size", 64)
+    assert "size=64 is for a folder of images, not for cifar10; leave it out" in sized
     told = refused("tune-confidence", file, *shared, "--dataset", "cifar10")
     assert "cifar10 has the classes airplane, automobile, bird, ...; this file's are red, green, blue, ..." in told
     unnamed = handmade.classifier(tmp_path / "u.onnx", {2: 1.0, 4: 2.0}, class_names="null")
@@ -201,7 +228,12 @@ def test_bad_input(refused, words, photos, tmp_path, monkeypatch):
 
     says("split=test: an error on images that thresholds were chosen on", "--split", "test")
     says("macs=2e+06 and error=5 are wanted; give one of them", "--macs", "2e6", "--error", "5")
-    says("macs=1e+06 is less than the smallest setting needs, 2e+06; give more", "--macs", "1e6")
+    says("and have them measured on the test set, too, by --report test", "--split", "test")
+    says("macs=1e+05 is less than the smallest setting needs for 8 x 8 pixels, 1.25e+05; give more", "--macs", "1e5")
+    says("needs for 64 x 64 pixels, 8e+06; give more", "--macs", "7.9e6", "--size", "64")
+    for number in ("nan", "0", "-1"):
+        says(f"macs={number} is no mean cost; give a number above 0", "--macs", number)
+    says("error=nan is no error in %; give a number from 0 to 100", "--error", "nan")
     says("error=-1 is below the lowest on these images", "--error", "-1")
     says("dataset='imagenet' is not known; choose one of cifar10, cifar100, folder", "--dataset", "imagenet")
     says("split='val' is unknown", "--split", "val")

@@ -35,7 +35,9 @@ def tune_confidence(
     held_out: Annotated[
         int, typer.Option(min=1, metavar="N", help="CIFAR's images in minival, as in the training recipe.")
     ] = 1000,
-    size: Annotated[int, typer.Option(min=1, metavar="PIXELS", help="Of a folder's images.")] = 32,
+    size: Annotated[
+        int | None, typer.Option(min=1, max=4096, metavar="PIXELS", help="Of a folder's images; by default 32.")
+    ] = None,
     figure: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw error against MACs: PNG, SVG or PDF.")
     ] = None,
@@ -83,13 +85,16 @@ def tune_confidence(
     if as_json:
         print(json.dumps(found.as_dict(), indent=2))
         return
+    side = found.size
     for curve in found.curves:
         terminal.table(
-            f"{found.model} on {found.data}, split {curve.split}: {curve.images:,} images",
+            f"{found.model} on {found.data}, split {curve.split}: {curve.images:,} images of {side} x {side}",
             ("run", "M MACs", "error (%)", "standard error", "answered at"),
             [_row(point, max(curve.fixed[-1].thresholds)) for point in (*curve.fixed, curve.chosen)],
         )
         print(f"data: {curve.condition}")
+    for note in found.notes:
+        print(f"note: {note}")
     print(f"wanted: {found.wanted}; the thresholds are in {out}")
 
 

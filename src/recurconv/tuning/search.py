@@ -1,6 +1,7 @@
 """The search for thresholds: from a model file and held-out images to a choice and its curves."""
 
 import json
+import math
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -10,13 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recurconv.data import ImageSet, load_cifar, load_folder
+from recurconv.data import ImageSet, PictureFolder, load_cifar, load_folder
 from recurconv.runs import environment
 from recurconv.runtime import Dial
 from recurconv.runtime.confidence import confidence
 from recurconv.tuning.curves import Answers, Curve, choose, front
 
 BATCH = 250
+SIZE = 32  # of a folder's images, as in training
+FEW = 100  # held-out images: with fewer, one of them is more than 1 % of error
 DATASETS = ("cifar10", "cifar100", "folder")
 
 
@@ -24,7 +27,8 @@ DATASETS = ("cifar10", "cifar100", "folder")
 class Tuning:
     """Thresholds, what was wanted of them, and the curves: first that of the split they were chosen on.
 
-    ``thresholds`` are what ``Dial.run(images, confidence=...)`` takes.
+    ``thresholds`` are what ``Dial.run(images, confidence=...)`` takes; ``size`` is the height and width of the images
+    in pixels, for which all MACs are; ``notes`` are sentences on what to know of the result.
     """
 
     thresholds: dict[int, float]
@@ -32,8 +36,10 @@ class Tuning:
     model: str
     model_sha256: str
     data: str
+    size: int
     curves: tuple[Curve, ...]
     environment: dict[str, Any]
+    notes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """For a JSON file; settings are strings there, as JSON wants its keys."""
@@ -51,7 +57,7 @@ def tune(
     report: str | None = None,
     dataset: str | None = None,
     held_out: int = 1000,
-    size: int = 32,
+    size: int | None = None,
     threads: int | None = None,
     say: Callable[[str], object] = lambda progress: None,
 ) -> Tuning:
@@ -63,13 +69,13 @@ def tune(
     Args:
         model: a file that ``recurconv export`` wrote.
         data: where the images are.
-        macs: the lowest error is wanted at this many MACs for an image, in the mean.
+        macs: the lowest error is wanted at this many MACs for an image of the size that is used, in the mean.
         error: or the lowest MACs at this error, in %; without either, at the error of the largest setting.
         split: the images on which they are chosen; "test" is refused.
         report: another split on which the result is measured, such as "test".
         dataset: "cifar10", "cifar100" or "folder"; by default what the number of classes suggests.
         held_out: of CIFAR's training images, how many at their end are "minival", as in the training recipe.
-        size: height and width of a folder's images, in pixels.
+        size: height and width of a folder's images, in pixels; by default 32.
         threads: of onnxruntime; by default its choice.
         say: told what is being done.
 
@@ -81,16 +87,27 @@ def tune(
     if split == "test":
         raise ValueError(
             "split=test: an error on images that thresholds were chosen on says little; choose them on minival, and "
-            "have them measured on the test set, too, by report=test"
+            "have them measured on the test set, too, by --report test"
         )
     if macs is not None and error is not None:
         raise ValueError(f"macs={macs:g} and error={error:g} are wanted; give one of them")
+    if macs is not None and not macs > 0:
+        raise ValueError(f"macs={macs:g} is no mean cost; give a number above 0")
+    if error is not None and not math.isfinite(error):
+        raise ValueError(f"error={error:g} is no error in %; give a number from 0 to 100")
     dial = Dial(model, threads=threads)
     if dial.kind != "classifier":
         raise ValueError(f"{model} is a {dial.kind}, and confidence is for classifiers; give a classifier's file")
     splits = (split,) if report is None else (split, report)
     sets = {part: _open(dial, Path(data), part, dataset, held_out, size) for part in splits}
-    own, *others = [_answers(dial, part, images, say) for part, images in sets.items()]
+    side = sets[split].image_shape[-1]
+    costs = {steps: dial.macs_of(steps, side, side) for steps in dial.dial}
+    if macs is not None and macs < costs[dial.dial[0]]:
+        raise ValueError(
+            f"macs={macs:.4g} is less than the smallest setting needs for {side} x {side} pixels, "
+            f"{costs[dial.dial[0]]:.4g}; give more"
+        )
+    own, *others = [_answers(dial, part, images, costs, say) for part, images in sets.items()]
     fixed, best = own.fixed(), front(own.pairs())
     if macs is None and error is None:
         wanted, chosen = "the error of the largest setting", choose([*fixed, *best], error=fixed[-1].error)
@@ -108,19 +125,23 @@ def tune(
         model=Path(model).name,
         model_sha256=dial.sha256,
         data=sets[split].name.removesuffix(f" {split}"),
+        size=side,
         curves=tuple(curves),
         environment=environment(),
+        notes=_notes(own, side if size is None and isinstance(sets[split], PictureFolder) else None),
     )
 
 
-def _open(dial: Dial, data: Path, split: str, dataset: str | None, held_out: int, size: int) -> ImageSet:
+def _open(dial: Dial, data: Path, split: str, dataset: str | None, held_out: int, size: int | None) -> ImageSet:
     names = dial.class_names
     if dataset is None:
         dataset = {10: "cifar10", 100: "cifar100"}.get(len(names or ()), "folder")
     if dataset not in DATASETS:
         raise ValueError(f"dataset={dataset!r} is not known; choose one of {', '.join(DATASETS)}")
     if dataset == "folder":
-        return load_folder(data, split, size=size, workers=0, class_names=names)
+        return load_folder(data, split, size=SIZE if size is None else size, workers=0, class_names=names)
+    if size is not None:
+        raise ValueError(f"size={size} is for a folder of images, not for {dataset}; leave it out")
     images = load_cifar(data, dataset, split, minival=held_out)
     if names is not None and tuple(images.class_names) != names:
         raise ValueError(
@@ -130,7 +151,25 @@ def _open(dial: Dial, data: Path, split: str, dataset: str | None, held_out: int
     return images
 
 
-def _answers(dial: Dial, split: str, images: ImageSet, say: Callable[[str], object]) -> Answers:
+def _notes(own: Answers, assumed: int | None) -> tuple[str, ...]:
+    """What to know of a choice on ``own``; ``assumed`` is the size of a folder's images where none was given."""
+    notes = []
+    if assumed is not None:
+        notes.append(
+            f"the pictures were resized and cropped to {assumed} x {assumed} pixels; if the network was trained at "
+            "another size, give it (--size)"
+        )
+    if own.images < FEW:
+        notes.append(
+            f"{own.images} images of {own.split} are few to choose thresholds on: one of them is "
+            f"{100 / own.images:.2g} % of error"
+        )
+    return tuple(notes)
+
+
+def _answers(
+    dial: Dial, split: str, images: ImageSet, costs: dict[int, float], say: Callable[[str], object]
+) -> Answers:
     """Run every setting on every image, batch by batch, so that nothing is read twice."""
     sure: dict[int, list[NDArray[np.float64]]] = {steps: [] for steps in dial.dial}
     right: dict[int, list[NDArray[np.bool_]]] = {steps: [] for steps in dial.dial}
@@ -152,5 +191,5 @@ def _answers(dial: Dial, split: str, images: ImageSet, say: Callable[[str], obje
         condition=images.condition,
         sure={steps: np.concatenate(parts) for steps, parts in sure.items()},
         right={steps: np.concatenate(parts) for steps, parts in right.items()},
-        macs=dial.macs,
+        macs=costs,
     )
