@@ -164,7 +164,8 @@ def export_program(
 
     For a network that takes a noise level the call is ``(image, sigma)``, sigma a float32 scalar in 1/255, negative for
     unknown. A denoiser that works on 2x2 pixels at a time (its ``alignment``) takes even sides from 4 on there, a
-    classifier sides from 16 on that are multiples of 4: the program refuses others, or some of them. What was written is checked against PyTorch before it is put in place.
+    classifier sides from 16 on that are multiples of 4: the program refuses others, or some of them. What was written
+    is checked against PyTorch before it is put in place.
 
     Args:
         network: stays as it is; the export is of a float32 copy in eval mode.
