@@ -52,6 +52,7 @@ class Recipe:
     warmup: float = 0.2  # fraction of the iterations
     decay: Literal["linear", "cosine"] = "linear"
     label_smoothing: float = 0.0
+    norm_batches: int = 0  # after the last iteration, to take the norms' running statistics anew; 0: as they are
 
     # The data. The images held out are for choices; 0 trains on all of them.
     minival: int = 5000  # images or pictures held out; of a folder its val/, or a tenth, unless this is 0
@@ -102,7 +103,19 @@ _ABOVE_ZERO = (
     "patches_per_epoch",
     "size",
 )
-_FROM_ZERO = ("momentum", "weight_decay", "clip", "minival", "crop", "cutout", "workers", "sigma", "seed", "warmup")
+_FROM_ZERO = (
+    "norm_batches",
+    "momentum",
+    "weight_decay",
+    "clip",
+    "minival",
+    "crop",
+    "cutout",
+    "workers",
+    "sigma",
+    "seed",
+    "warmup",
+)
 _AT_MOST = {"seed": 2**63 - 1, "width": 64, "channels": 4096, "size": 4096, "patch": 4096}  # what memory can hold
 _BELOW_ONE = ("warmup", "label_smoothing", "momentum")
 
@@ -191,6 +204,8 @@ def _contradictions(values: dict[str, Any]) -> Iterator[str]:
         )
     if sampling != "unified" and len(settings) == 1:
         yield f"sampling={sampling} needs a dial of two or more settings"
+    if sampling == "per-cell" and values["norm_batches"] > 0:
+        yield "norm_batches needs one step count for all cells, not sampling=per-cell"
     if sampling == "per-cell" and not tied:
         yield f"sampling=per-cell needs recurrent cells, not {network}"
     if (task == "denoising") != (network in ("r3", "s3", "r3_half")):

@@ -207,6 +207,7 @@ def denoise_gray() -> Recipe:
         sigmas=(0.0, 55.0),
         trained_on="train400",
         clip=1.0,
+        norm_batches=160,
     )
 
 
