@@ -89,8 +89,8 @@ def denoiser() -> str:
         f"| `denoise-gray`, steps | PSNR (dB) on BSD68, {sigmas} | MACs per pixel (M) | parameters in use (M) | ms |",
         rows,
         f"One network for every noise level, n = 1 run of `{trained['name']}` ({trained['channels']} channels, "
-        f"{trained['epochs'] * trained['patches_per_epoch']:,} patches, {minutes:.0f} minutes of two thirds of a CPU core), "
-        f"{found['images']} pictures: so little trained, its larger settings are hardly better yet. "
+        f"{trained['epochs'] * trained['patches_per_epoch']:,} patches, {minutes:.0f} minutes of two thirds of a "
+        f"CPU core), {found['images']} pictures: so little trained, its larger settings are hardly better yet. "
         f"DnCNN, with a network for each level, 12 million patches and "
         f"{dncnn['macs_per_pixel_M']:.2f} M MACs per pixel, publishes {reached} dB. "
         f"ms: {side} x {side} pixels, {profile['rows'][0]['threads']} thread.",
