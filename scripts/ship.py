@@ -36,7 +36,7 @@ def ship(run: RunFolder, name: str, data: Path) -> None:
         "recipe": run.recipe().name,
         "iterations": state["iterations"],
         "training_seconds": round(state["seconds"]),
-        "trained": json.loads(run.environment_file.read_text(encoding="utf-8")),
+        "trained": run.starts(),
         "result": {**result, "rows": [{k: v for k, v in row.items() if k != "pictures"} for row in result["rows"]]},
     }
     files.write_json(folder / "provenance.json", provenance)

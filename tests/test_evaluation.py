@@ -201,6 +201,9 @@ def test_a_test_on_what_was_trained_on_is_told(saved, pictures):
     (folder / "environment.json").write_text(json.dumps([{"condition": "other"}, {"condition": condition}]))
     assert note in evaluate(folder, pictures, "test").notes
     assert note not in evaluate(folder, pictures, "trainval").notes
+    (folder / "environment.json").write_text("[{")
+    with pytest.raises(ValueError, match=r"environment\.json is not what a run wrote"):
+        evaluate(folder, pictures, "test")
 
 
 def test_a_dead_dial_is_told_of_just_the_settings_that_agree(saved, cifar, pictures):

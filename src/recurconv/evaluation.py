@@ -18,7 +18,7 @@ from recurconv.devices import choose_device
 from recurconv.network import Network
 from recurconv.networks import Denoiser
 from recurconv.recipes import Recipe
-from recurconv.runs import ENVIRONMENT, environment
+from recurconv.runs import RunFolder, environment
 from recurconv.tasks import TASKS, Classification, Denoising, Task, mean_metric
 
 
@@ -276,12 +276,9 @@ def _classes(network: Network) -> int:
 
 def _was_trained_on(source: str | Path, condition: str) -> bool:
     """Whether a run folder says that it was trained on pictures of the same checksum."""
-    file = loading.find(source) / ENVIRONMENT
-    checksum = re.search(r"sha256 (\w+)$", condition)
-    if checksum is None or not file.is_file():
-        return False
-    starts = json.loads(file.read_text(encoding="utf-8"))
-    return any(start.get("condition", "").endswith(checksum[0]) for start in starts)
+    checksum = re.search(r"sha256 \w+$", condition)
+    starts = RunFolder(loading.find(source)).starts()
+    return checksum is not None and any(start.get("condition", "").endswith(checksum[0]) for start in starts)
 
 
 def _check_fit(network: Network, task: Task, data: Path) -> None:

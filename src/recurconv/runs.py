@@ -29,7 +29,6 @@ from recurconv._version import __version__
 from recurconv.network import Network
 from recurconv.recipes import Recipe
 
-ENVIRONMENT = "environment.json"
 LOCK = ".lock"  # in the folder of a run that is being trained
 
 
@@ -40,7 +39,7 @@ class RunFolder:
         self.path = path
         self.recipe_file = path / "recipe.json"
         self.metrics_file = path / "metrics.jsonl"
-        self.environment_file = path / ENVIRONMENT
+        self.environment_file = path / "environment.json"
         self.state_file = path / "trainer_state.pt"
 
     @classmethod
@@ -110,10 +109,20 @@ class RunFolder:
 
     def note_environment(self, **facts: Any) -> None:
         """Add an entry for this start."""
-        entries = []
-        if self.environment_file.exists():
-            entries = json.loads(self.environment_file.read_text(encoding="utf-8"))
-        files.write_json(self.environment_file, [*entries, {**environment(), **facts}])
+        files.write_json(self.environment_file, [*self.starts(), {**environment(), **facts}])
+
+    def starts(self) -> list[dict[str, Any]]:
+        """What was noted at each start; nothing where no run was started.
+
+        Raises:
+            ValueError: the file is broken.
+        """
+        if not self.environment_file.is_file():
+            return []
+        try:
+            return list(json.loads(self.environment_file.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{self.environment_file} is not what a run wrote: {error}") from None
 
     def save(self, state: Mapping[str, Any], network: Network) -> None:
         """Write the state, then the network: after a crash between the two --resume writes the network.

@@ -1,7 +1,6 @@
 """A finished run becomes one small JSON: what it reaches on the test set, and what figures need of the network."""
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -93,10 +92,8 @@ def _costs(network: Network, task: Task) -> dict[str, Any]:
 
 def _environment(run: RunFolder) -> dict[str, Any]:
     """Of the last start; ``starts`` says how many there were."""
-    if not run.environment_file.is_file():
-        return environment()
-    entries = json.loads(run.environment_file.read_text(encoding="utf-8"))
-    return {**entries[-1], "starts": len(entries)}
+    starts = run.starts()
+    return {**starts[-1], "starts": len(starts)} if starts else environment()
 
 
 def _finite(value: float) -> float | None:
