@@ -288,6 +288,12 @@ def test_profile_as_json(command, denoiser):
     assert {"torch", "processor"} <= set(told["environment"])
 
 
+def test_profile_takes_the_size_of_training(command, tmp_path):
+    recurconv.r2(10, steps=(1, 2), width=1 / 16, image_size=40).save_pretrained(tmp_path / "net")
+    told = json.loads(command("profile", tmp_path / "net", "--seconds", "0.01", "--json").out)
+    assert told["image_shape"] == [3, 40, 40]
+
+
 def test_bad_input_of_profile(refused, classifier):
     assert "the smallest this network takes is 8 x 8" in refused("profile", classifier, "--size", "4")
     assert "seconds=0.0" in refused("profile", classifier, "--seconds", "0")
@@ -308,6 +314,18 @@ def test_predict_labels_every_picture(command, classifier, picture, tmp_path):
     flat = "".join(done.out.split())  # long paths are folded
     assert "[bold]x.png" in flat
     assert [row[1:] for row in cells(done.out) if row[1]] == [["airplane", "0.232"], ["airplane", "0.232"]]
+
+
+def test_predict_takes_folders(command, classifier, picture, tmp_path):
+    folder = tmp_path / "photos"
+    (folder / "more").mkdir(parents=True)
+    for name in ("b.png", "more/a.png"):
+        Image.new("L", (9, 9)).save(folder / name)
+    (folder / "notes.txt").write_text("no picture")
+    done = command("predict", classifier, folder, picture, "--json")
+    assert [row["picture"] for row in json.loads(done.out)] == [
+        *map(str, (folder / "b.png", folder / "more" / "a.png", picture))
+    ]
 
 
 def test_predict_as_json(command, classifier, picture):
@@ -334,10 +352,11 @@ def test_bad_input_of_predict(refused, classifier, denoiser, picture, tmp_path):
     assert "steps=4 is not on this network's dial" in refused("predict", classifier, picture, "--steps", "4")
     assert "size=7" in refused("predict", classifier, picture, "--size", "7")
     assert "no such file" in refused("predict", classifier, tmp_path / "none.png")
-    assert "not a file" in refused("predict", classifier, tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert "no picture in this folder" in refused("predict", classifier, tmp_path / "empty")
 
 
-def test_predict_reads_pictures_at_the_size_of_training(command, classifier, picture, monkeypatch):
+def test_predict_reads_pictures_at_the_size_of_training(command, classifier, picture, monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr(loading, "load", lambda source, load=loading.load: spy(load(source), seen))
     command("predict", classifier, picture)
@@ -345,7 +364,9 @@ def test_predict_reads_pictures_at_the_size_of_training(command, classifier, pic
     (classifier / "recipe.json").write_text(json.dumps(vars(recipe)))
     command("predict", classifier, picture)
     command("predict", classifier, picture, "--size", "24")
-    assert seen == [32, 48, 24]
+    recurconv.r2(10, steps=(1, 2), width=1 / 16, image_size=40).save_pretrained(tmp_path / "alone")
+    command("predict", tmp_path / "alone", picture)
+    assert seen == [32, 48, 24, 40]
 
 
 def spy(net, sizes):

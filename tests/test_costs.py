@@ -291,5 +291,6 @@ def test_a_network_that_does_not_say_its_channels_needs_a_shape(function: Callab
         function(Thrice())
 
 
-def test_the_default_shape_has_the_networks_channels() -> None:
+def test_the_default_shape_is_the_networks_own() -> None:
     assert cost(r3(image_channels=3)) == cost(r3(image_channels=3), (3, 32, 32))
+    assert cost(r2(image_size=48)) == cost(r2(), (3, 48, 48))

@@ -294,6 +294,12 @@ def test_the_size_of_a_folders_images_is_that_of_training(saved, animals):
     at_16 = 16**2 * (108 + 288) + 4**2 * 4608 + 16 * 3
     assert macs() == at_16
     assert macs(size=32) == 4 * at_16 - 3 * 16 * 3
+    (folder / "recipe.json").unlink()
+    assert macs(dataset="folder") == 4 * at_16 - 3 * 16 * 3  # of 32 pixels, since nothing tells
+    config = json.loads((folder / "config.json").read_text())
+    config["arguments"]["image_size"] = 16
+    files.write_json(folder / "config.json", config)
+    assert macs(dataset="folder") == at_16
 
 
 def test_what_has_no_meaning_for_the_network_is_refused(saved, cifar, pictures):

@@ -111,6 +111,10 @@ def test_metadata_of_a_classifier():
     assert told["recurconv.macs_per"] == "image"
     assert told["recurconv.precision"] == "int8"
     assert int(told["recurconv.smallest_side"]) == rc.r2(width=1 / 16).smallest_side
+    assert told["recurconv.image_size"] == "null"
+    sized = describe(small(image_size=64))
+    assert sized["recurconv.image_size"] == "64"
+    assert sized["recurconv.macs"] == describe(small())["recurconv.macs"]  # of 32 pixels all the same
 
 
 def test_another_opset_is_what_is_written(net, tmp_path):

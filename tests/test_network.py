@@ -89,6 +89,7 @@ def test_normalisation_travels_as_buffers():
         ({"norm": "batch"}, "norm='batch'"),
         ({"num_classes": 0}, "num_classes=0; give at least 1 class"),
         ({"num_classes": 3, "class_names": ["cat", "dog"]}, "num_classes=3 and 2 class names"),
+        ({"image_size": 0}, "image_size=0; give height and width in pixels"),
     ],
 )
 def test_bad_arguments_of_a_classifier_are_refused(arguments, words):

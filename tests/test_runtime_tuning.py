@@ -182,6 +182,11 @@ def test_a_size_that_was_not_given_is_told(command, words, tmp_path):
     assert f"note: {note}" in done.out
     told = command(*without, "--size", 64, "--overwrite")
     assert "resized and cropped" not in told.out
+    handmade.classifier(tmp_path / "m.onnx", {2: 5.0, 4: 50.0}, image_size="48")
+    told = command(*without, "--overwrite")
+    assert "resized and cropped" not in told.out
+    assert json.loads((tmp_path / "t.json").read_text())["size"] == 48
+    command(*without, "--size", 64, "--overwrite")
     found = json.loads((tmp_path / "t.json").read_text())
     assert (found["size"], [p["macs"] for p in found["curves"][0]["fixed"]]) == (64, [8e6, 16e6])
 

@@ -14,7 +14,8 @@ from recurconv.runs import RunFolder
 @pytest.fixture
 def source(tmp_path):
     """A network of the tiny recipe with values of its own everywhere, saved."""
-    network = rc.r2(3, width=0.0625, class_names=tiny.CLASSES, mean=(0.7, 0.6, 0.5), std=(0.1, 0.3, 0.5))
+    of_data = {"class_names": tiny.CLASSES, "image_size": 8, "mean": (0.7, 0.6, 0.5), "std": (0.1, 0.3, 0.5)}
+    network = rc.r2(3, width=0.0625, **of_data)
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for tensor in network.state_dict().values():

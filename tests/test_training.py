@@ -338,11 +338,12 @@ def test_a_denoiser_learns(tmp_path):
     assert rc.load(tmp_path / "run")(torch.rand(1, 1, 9, 9)).shape == (1, 1, 9, 9)
 
 
-def test_a_folder_of_images_keeps_its_class_names(tmp_path):
+def test_a_folder_of_images_keeps_its_class_names_and_size(tmp_path):
     config = tiny.recipe("size=10", "batch_size=8", "workers=0", "epochs=1", "minival=1", name="r2-folder")
     tiny.train(config, tiny.picture_folder(tmp_path / "photos"), tmp_path / "run")
     stored = json.loads((tmp_path / "run" / "config.json").read_text())
     assert stored["arguments"]["class_names"] == list(tiny.CLASSES)
+    assert stored["arguments"]["image_size"] == 10
     assert stored["arguments"]["num_classes"] == 3
     assert set(tiny.rows(tmp_path / "run")[0]["held_out error (%)"]) == {"2", "3", "4"}
 

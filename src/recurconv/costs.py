@@ -13,6 +13,8 @@ from torch import nn
 from torch.autograd.graph import Node
 from torch.utils.flop_counter import FlopCounterMode
 
+from recurconv.network import IMAGE_SIZE
+
 if TYPE_CHECKING:
     from torch.utils.benchmark import Measurement
 
@@ -62,7 +64,8 @@ def cost(net: nn.Module, image_shape: Sequence[int] | None = None) -> list[Cost]
 
     Args:
         net: called as ``net(images, steps=k)`` for each ``k`` in ``net.dial``; as ``net(images)`` if it has no dial.
-        image_shape: of one image, [C, H, W]; by default (net.image_channels, 32, 32).
+        image_shape: of one image, [C, H, W]; by default of the network's own channels and size
+            (``net.image_channels``; ``net.image_size``, or else 32 x 32).
 
     Returns:
         One row for each setting, in the order of the dial.
@@ -94,7 +97,8 @@ def latency(
 
     Args:
         net: called as ``net(images, steps=k)`` for each ``k`` in ``net.dial``; as ``net(images)`` if it has no dial.
-        image_shape: of one image, [C, H, W]; by default (net.image_channels, 32, 32).
+        image_shape: of one image, [C, H, W]; by default of the network's own channels and size
+            (``net.image_channels``; ``net.image_size``, or else 32 x 32).
         batch: images in a call.
         threads: of PyTorch on the CPU; by default ``torch.get_num_threads()``.
         seconds: how long each setting is measured, in seconds, after a warm-up.
@@ -139,7 +143,8 @@ def steps_for(
         net: a network with a dial.
         macs: the budget in multiply-accumulates for one image.
         milliseconds: or the budget in milliseconds for one call; the median that ``latency`` measures must fit.
-        image_shape: of one image, [C, H, W]; by default (net.image_channels, 32, 32).
+        image_shape: of one image, [C, H, W]; by default of the network's own channels and size
+            (``net.image_channels``; ``net.image_size``, or else 32 x 32).
         batch, threads, seconds, device: as in ``latency``, for ``milliseconds``.
 
     Raises:
@@ -246,7 +251,8 @@ def _image_shape(net: nn.Module, image_shape: Sequence[int] | None) -> tuple[int
         channels = getattr(net, "image_channels", None)
         if channels is None:
             raise ValueError(f"{type(net).__name__} has no image_channels; give image_shape, e.g. (3, 32, 32)")
-        return (cast(int, channels), 32, 32)
+        side = getattr(net, "image_size", None) or IMAGE_SIZE
+        return (cast(int, channels), cast(int, side), cast(int, side))
     if not image_shape or not all(isinstance(size, int) and size >= 1 for size in image_shape):
         raise ValueError(f"image_shape={image_shape!r} is not the shape of one image; give e.g. (3, 32, 32)")
     return tuple(image_shape)

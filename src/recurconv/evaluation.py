@@ -15,7 +15,7 @@ import torch
 from recurconv import checkpoint, costs, loading, recipes
 from recurconv.data.denoising import psnr, ssim
 from recurconv.devices import choose_device
-from recurconv.network import Network
+from recurconv.network import IMAGE_SIZE, Network
 from recurconv.networks import Denoiser
 from recurconv.recipes import Recipe
 from recurconv.runs import RunFolder, environment
@@ -100,6 +100,20 @@ def stored_recipe(source: str | Path) -> Recipe | None:
     return recipes.read(file) if file.is_file() else None
 
 
+def image_size(source: str | Path, network: Network) -> int:
+    """Height and width in pixels of the images that a network was trained on; 32 where nothing tells.
+
+    Args:
+        source: what it was loaded from: runs of an earlier version have it in their recipe alone.
+        network: the network.
+
+    Raises:
+        ValueError: the recipe is broken.
+    """
+    recipe = stored_recipe(source)
+    return network.image_size or (recipe.size if recipe is not None else IMAGE_SIZE)
+
+
 def recipe_for(
     source: str | Path,
     network: Network,
@@ -134,6 +148,8 @@ def recipe_for(
     if size is not None and (dataset or recipe.data) != "folder":
         raise ValueError(f"size={size} is for a folder of images, not for {dataset or recipe.data}; leave it out")
     changes += [f"{key}={value}" for key, value in (("size", size), ("sigma", sigma)) if value is not None]
+    if size is None and (dataset or recipe.data) == "folder":
+        changes += [f"size={image_size(source, network)}"]
     return recipes.override(recipe, changes)
 
 

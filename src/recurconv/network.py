@@ -24,6 +24,10 @@ class Options(TypedDict, total=False):
     mean: float | Sequence[float]
     std: float | Sequence[float]
     class_names: Sequence[str] | None
+    image_size: int | None
+
+
+IMAGE_SIZE = 32  # of images where nothing tells it
 
 
 class Normalize(nn.Module):
@@ -55,6 +59,8 @@ class Network(nn.Module):
         image_channels: 3 for colour, 1 for gray.
         mean, std: of the training images in [0, 1]; a number, or one per channel.
         class_names: what the logits stand for; kept in the checkpoint.
+        image_size: height and width in pixels of the images that it is trained on, kept in the checkpoint; any other
+            size may be given in a call. None: not known, and 32 is taken where one is needed.
 
     ``steps`` in a call is one count on the dial for all cells (the unified step count), by default the largest; or one
     count per cell, in a network that was built with ``unified=False``. There is no hidden state: two threads may run
@@ -72,13 +78,17 @@ class Network(nn.Module):
         mean: float | Sequence[float] = 0.5,
         std: float | Sequence[float] = 0.25,
         class_names: Sequence[str] | None = None,
+        image_size: int | None = None,
     ) -> None:
         super().__init__()
         if image_channels < 1:
             raise ValueError(f"image_channels={image_channels}; give 3 for colour, 1 for gray")
+        if image_size is not None and image_size < 1:
+            raise ValueError(f"image_size={image_size}; give height and width in pixels, at least 1, or None")
         self.dial = dial
         self.image_channels = image_channels
         self.class_names = None if class_names is None else tuple(class_names)
+        self.image_size = image_size
         self.normalize = Normalize(image_channels, mean, std)
 
     def cells(self) -> list[Cell]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from recurconv.data.folder import read_fitted
-from recurconv.network import Network
+from recurconv.network import IMAGE_SIZE, Network
 from recurconv.networks import Denoiser
 
 
@@ -44,14 +44,14 @@ def check_classifier(network: Network, size: int) -> None:
         raise ValueError(f"size={size}: the smallest images this network takes are {network.smallest_side} pixels wide")
 
 
-def predict(network: Network, picture: Path, *, steps: int | None = None, size: int = 32) -> Prediction:
+def predict(network: Network, picture: Path, *, steps: int | None = None, size: int | None = None) -> Prediction:
     """Classify one picture.
 
     Args:
         network: a classifier, in eval mode, on the CPU.
         picture: any picture; its shorter side is resized to ``size`` and the middle taken, as in training.
         steps: a setting on the dial, by default the largest.
-        size: in pixels.
+        size: in pixels; by default as in training (``network.image_size``), or 32.
 
     Raises:
         FileNotFoundError: no such picture.
@@ -59,6 +59,7 @@ def predict(network: Network, picture: Path, *, steps: int | None = None, size: 
             ``check_classifier``.
     """
     setting = network.setting(steps)
+    size = size or network.image_size or IMAGE_SIZE
     check_classifier(network, size)
     image = read_fitted(picture, size).float().div(255).unsqueeze(0)
     with torch.inference_mode():

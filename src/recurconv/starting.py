@@ -35,9 +35,9 @@ def _difference(source: Network, network: Network) -> str:
     theirs, ours = source.config, network.config
     if theirs["network"] != ours["network"]:
         return f"it is of {theirs['network']}, the recipe of {ours['network']}"
-    of_data = ("num_classes", "class_names", "mean", "std")
+    of_data = ("num_classes", "class_names", "image_size", "mean", "std")
     pairs: dict[str, tuple[Any, Any]] = {
-        key: (theirs["arguments"][key], value) for key, value in ours["arguments"].items() if key not in of_data
+        key: (theirs["arguments"].get(key), value) for key, value in ours["arguments"].items() if key not in of_data
     }
     listed = [f"{key} is {theirs} there and {ours} here" for key, (theirs, ours) in pairs.items() if theirs != ours]
     return f"{', '.join(listed)}; make them alike by --set"

@@ -143,6 +143,7 @@ class Classification(Task):
             "class_names": names,
             "mean": self.set.mean,
             "std": self.set.std,
+            "image_size": self.set.image_shape[-1],
             "width": self.recipe.width,
         }
 

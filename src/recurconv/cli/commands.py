@@ -132,7 +132,10 @@ def _similarity(ssim: float | None) -> str:
 @app.command(epilog="Example: recurconv profile r2-cifar10 --batch 64 --threads 1")
 def profile(
     model: Model,
-    size: Annotated[int, typer.Option(min=1, max=4096, metavar="PIXELS", help="Height and width of the image.")] = 32,
+    size: Annotated[
+        int | None,
+        typer.Option(min=1, max=4096, metavar="PIXELS", help="Of the image; by default as in training."),
+    ] = None,
     batch: Annotated[int, typer.Option(min=1, metavar="N", help="Images in a call.")] = 1,
     threads: Threads = None,
     seconds: Annotated[float, typer.Option(metavar="S", help="How long to measure each setting.")] = 1.0,
@@ -147,12 +150,13 @@ def profile(
     # It warns where there is CUDA's compiler and no GPU; nothing here compiles.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     with terminal.importing():
-        from recurconv import costs, loading, runs
+        from recurconv import costs, evaluation, loading, runs
         from recurconv.devices import choose_device
 
     target = choose_device(device)
     network = loading.load(model)
-    shape = (network.image_channels, size, size)
+    side = size or evaluation.image_size(model, network)
+    shape = (network.image_channels, side, side)
     spent = costs.cost(network, shape)
     with terminal.working() as say:
         say(f"measuring {len(spent)} settings, {seconds:g} s each")
@@ -185,7 +189,7 @@ def profile(
 @app.command(epilog="Example: recurconv predict r2-cifar10 photo.jpg --steps 2")
 def predict(
     model: Model,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Pictures of any size and kind.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Pictures of any kind, or folders of them.")],
     steps: Annotated[
         int | None, typer.Option(metavar="COUNT", help="A setting on the dial; by default the largest.")
     ] = None,
@@ -204,16 +208,17 @@ def predict(
 
     with terminal.importing():
         from recurconv import evaluation, loading, prediction
+        from recurconv.data.pictures import list_pictures
 
     network = loading.load(model)
     setting = network.setting(steps)
-    recipe = evaluation.stored_recipe(model)
-    side = size or (recipe.size if recipe else 32)
+    side = size or evaluation.image_size(model, network)
     prediction.check_classifier(network, side)
     found, failed = [], []
+    pictures = [own for image in images for own in (list_pictures(image) if image.is_dir() else [image])]
     with terminal.working() as say:
-        for number, image in enumerate(images, 1):
-            say(f"picture {number} of {len(images)}")
+        for number, image in enumerate(pictures, 1):
+            say(f"picture {number} of {len(pictures)}")
             try:
                 found.append(prediction.predict(network, image, steps=setting, size=side))
             except (ValueError, OSError) as error:

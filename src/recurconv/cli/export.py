@@ -61,7 +61,7 @@ def export(
             if program:
                 made = exporting.export_program(network, out, steps=steps, overwrite=overwrite, say=say)
             elif calibration is not None:
-                from recurconv.evaluation import stored_recipe
+                from recurconv.evaluation import image_size, stored_recipe
                 from recurconv.export.int8 import export_int8
 
                 recipe = stored_recipe(model)
@@ -71,7 +71,7 @@ def export(
                     out,
                     calibration,
                     steps=steps,
-                    size=recipe.size if recipe else 32,
+                    size=image_size(model, network),
                     sigmas=(noise[0], noise[-1]) if noise else None,
                     opset=opset,
                     single_file=single_file,

@@ -36,7 +36,8 @@ def tune_confidence(
         int, typer.Option(min=1, metavar="N", help="CIFAR's images in minival, as in the training recipe.")
     ] = 1000,
     size: Annotated[
-        int | None, typer.Option(min=1, max=4096, metavar="PIXELS", help="Of a folder's images; by default 32.")
+        int | None,
+        typer.Option(min=1, max=4096, metavar="PIXELS", help="Of a folder's images; by default as trained."),
     ] = None,
     figure: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw error against MACs: PNG, SVG or PDF.")

@@ -40,6 +40,7 @@ def describe(
         "macs_per": "pixel" if denoises else "image",
         "image_channels": str(network.image_channels),
         "class_names": json.dumps(network.class_names),
+        "image_size": json.dumps(network.image_size),
         "smallest_side": str(network.smallest_side),
         "steps": "dial" if steps is None else str(steps),
         "precision": precision,

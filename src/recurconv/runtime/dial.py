@@ -67,6 +67,7 @@ class Dial:
             (denoisers); ``macs_of`` has those of other sizes.
         kind: "classifier" or "denoiser".
         class_names: what the logits stand for, or None.
+        image_size: height and width in pixels of the images that a classifier was trained on, or None.
         sha256: the sum of the model file, which tells one export from another.
 
     Raises:
@@ -87,7 +88,8 @@ class Dial:
             raise ValueError(f"threads={threads}; give at least 1, or None for onnxruntime's choice")
         self._file = exported.read(path)
         self.dial, self.macs, self.kind = self._file.dial, self._file.macs, self._file.kind
-        self.class_names, self.sha256 = self._file.class_names, self._file.sha256
+        self.class_names, self.image_size = self._file.class_names, self._file.image_size
+        self.sha256 = self._file.sha256
         wanted = CPU if providers is None else providers
         self._session, version = _open(
             self._file.path, threads, (wanted,) if isinstance(wanted, str) else tuple(wanted)

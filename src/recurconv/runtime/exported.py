@@ -32,6 +32,7 @@ class Exported:
         macs: multiply-accumulates at each setting, of one image of 32 x 32 pixels or of one pixel.
         macs_per: "image" or "pixel".
         class_names: what the logits stand for, or None.
+        image_size: height and width in pixels of the images that it was trained on, or None where that is not known.
         image_channels, smallest_side: what images it takes.
     """
 
@@ -42,6 +43,7 @@ class Exported:
     macs: dict[int, float]
     macs_per: str
     class_names: tuple[str, ...] | None
+    image_size: int | None
     image_channels: int
     smallest_side: int
 
@@ -92,6 +94,7 @@ def _described(path: Path, metadata: dict[str, str]) -> Exported:
         return metadata[f"recurconv.{name}"]
 
     names = json.loads(told("class_names"))
+    size = json.loads(metadata.get("recurconv.image_size", "null"))  # files of earlier versions do not tell it
     static = told("steps")
     settings = json.loads(told("dial")) if static == "dial" else [int(static)]
     dial = tuple(sorted(int(steps) for steps in settings))
@@ -106,6 +109,7 @@ def _described(path: Path, metadata: dict[str, str]) -> Exported:
         macs={steps: float(macs[str(steps)]) for steps in dial},
         macs_per=told("macs_per"),
         class_names=None if names is None else tuple(names),
+        image_size=None if size is None else int(size),
         image_channels=int(told("image_channels")),
         smallest_side=int(told("smallest_side")),
     )

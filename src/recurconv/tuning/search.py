@@ -18,7 +18,7 @@ from recurconv.runtime.confidence import confidence
 from recurconv.tuning.curves import Answers, Curve, choose, front
 
 BATCH = 250
-SIZE = 32  # of a folder's images, as in training
+SIZE = 32  # of a folder's images where the file does not tell
 FEW = 100  # held-out images: with fewer, one of them is more than 1 % of error
 DATASETS = ("cifar10", "cifar100", "folder")
 
@@ -75,7 +75,7 @@ def tune(
         report: another split on which the result is measured, such as "test".
         dataset: "cifar10", "cifar100" or "folder"; by default what the number of classes suggests.
         held_out: of CIFAR's training images, how many at their end are "minival", as in the training recipe.
-        size: height and width of a folder's images, in pixels; by default 32.
+        size: height and width of a folder's images, in pixels; by default as in training, if the file tells it, or 32.
         threads: of onnxruntime; by default its choice.
         say: told what is being done.
 
@@ -128,7 +128,7 @@ def tune(
         size=side,
         curves=tuple(curves),
         environment=environment(),
-        notes=_notes(own, side if size is None and isinstance(sets[split], PictureFolder) else None),
+        notes=_notes(own, side if isinstance(sets[split], PictureFolder) and not (size or dial.image_size) else None),
     )
 
 
@@ -139,7 +139,7 @@ def _open(dial: Dial, data: Path, split: str, dataset: str | None, held_out: int
     if dataset not in DATASETS:
         raise ValueError(f"dataset={dataset!r} is not known; choose one of {', '.join(DATASETS)}")
     if dataset == "folder":
-        return load_folder(data, split, size=SIZE if size is None else size, workers=0, class_names=names)
+        return load_folder(data, split, size=size or dial.image_size or SIZE, workers=0, class_names=names)
     if size is not None:
         raise ValueError(f"size={size} is for a folder of images, not for {dataset}; leave it out")
     images = load_cifar(data, dataset, split, minival=held_out)
