@@ -64,6 +64,7 @@ class Recipe:
     workers: int = 2  # processes that read a folder's images
     sigma: float = 25.0  # of the noise, in 1/255
     sigmas: tuple[float, ...] = ()  # trained on a range of noise, (low, high); sigma is then for evaluation alone
+    halves: bool = False  # patches of the pictures at half size, too, where detail is as sharp as in downscaled ones
     patch: int = 40
     patches_per_epoch: int = 128_000
 
@@ -90,7 +91,7 @@ class Recipe:
 
 _TYPES = get_type_hints(Recipe)
 _WORDS = ("name", "summary", "reaches", "takes")  # what a recipe says of itself
-_DENOISING = ("channels", "image_channels", "trained_on", "sigma", "sigmas", "patch", "patches_per_epoch")
+_DENOISING = ("channels", "image_channels", "trained_on", "sigma", "sigmas", "halves", "patch", "patches_per_epoch")
 _CLASSIFICATION = ("width", "label_smoothing", "crop", "flip", "cutout", "size", "workers")
 _ABOVE_ZERO = (
     "epochs",

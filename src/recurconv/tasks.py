@@ -190,6 +190,7 @@ class Denoising(Task):
     metric = "PSNR (dB)"
     higher_is_better = True
     set: PicturePatches
+    _with_halves: PicturePatches | None = None
 
     def _open(self, data: Path, split: str, download: bool, class_names: Sequence[str] | None) -> PicturePatches:
         recipe = self.recipe
@@ -213,7 +214,9 @@ class Denoising(Task):
         """Noisy and clean patches [B, C, P, P]; for a range of noise levels the noisy end with a channel of it."""
         recipe = self.recipe
         sigmas = recipe.sigmas
-        return self.set.training_batches(
+        if recipe.halves and self._with_halves is None:
+            self._with_halves = self.set.with_halves()
+        return (self._with_halves or self.set).training_batches(
             recipe.batch_size,
             epoch=epoch,
             seed=recipe.seed,
