@@ -331,6 +331,24 @@ def unknown_noise() -> str:
     )
 
 
+def coarse_noise() -> str:
+    """Noise of photographs, by the colour network alone and by brightness and colour apart."""
+    found = read("denoising-coarse-noise")
+    rows = [
+        f"| {row['kind']} | {row['sigma']} | "
+        + " | ".join(f"{row['psnr'][way]:.2f}" for way in ("noisy", "alone", "auto", "told"))
+        + f" | {row['coarse']} | {row['found']:.1f} |"
+        for row in found["rows"]
+    ]
+    return table(
+        "| noise | true sigma | PSNR (dB) noisy | `denoise-color` alone | `auto` | told the true sigma | "
+        "taken for coarse | estimate, median |",
+        rows,
+        f"{found['pictures']} colour pictures of BSD's training set, 8 bits, steps {found['steps']}. "
+        + provenance(found),
+    )
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "confidence": confidence,
     "r2-cifar10": classifier,
@@ -345,6 +363,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "shared-weights": shared_weights,
     "denoising": denoising,
     "unknown-noise": unknown_noise,
+    "coarse-noise": coarse_noise,
 }
 
 

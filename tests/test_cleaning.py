@@ -193,7 +193,7 @@ def test_told_of_next_to_no_noise_a_network_changes_next_to_nothing(model):
 def test_weak_noise_that_is_found_is_told_to_the_network_and_strong_noise_is_not(monkeypatch):
     net = mixing(rc.r3_half)
     pixels = noisy(20, 20)
-    for found, told in ((0.9, 0), (1.1, 1.1), (14.9, 14.9), (15.1, None), (99.0, None)):
+    for found, told in ((0.9, 0), (1.1, 1.1), (29.9, 29.9), (30.1, None), (99.0, None)):
         monkeypatch.setattr(cleaner, "estimate_sigma", lambda *_, found=found: found)
         cleaned = Cleaner(net).clean(pixels)
         assert (cleaned.sigma, cleaned.steps) == (found, 2 if told != 0 else 0)

@@ -195,6 +195,16 @@ def test_the_noise_that_was_found_is_said(command, gray, tmp_path):
     assert np.array_equal(np.asarray(Image.open(tmp_path / "out/flat.png")), np.full((64, 64), 90))
 
 
+def test_noise_that_is_coarse_in_colour_is_said(command, tmp_path):
+    pixels = noisy(96, 96, 3)
+    Image.fromarray(pixels).save(tmp_path / "a.jpg", quality=95, subsampling=2)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    done = command("denoise", tmp_path / "a.jpg", tmp_path / "a.png", "-o", tmp_path / "out", "--steps", 1)
+    first, second = done.out.splitlines()
+    assert " found, coarse in colour, steps 1, " in first
+    assert " found, steps 1, " in second
+
+
 def test_a_picture_that_is_too_small_to_judge_is_named_so(command, gray, tmp_path):
     for size in ((7, 40), (8, 8)):
         Image.fromarray(noisy(*size)).save(tmp_path / "a.png")

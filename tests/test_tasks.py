@@ -123,6 +123,20 @@ def test_a_range_of_noise_levels_is_told_to_the_network(tmp_path):
     assert torch.equal(task.run(tied, inputs, 1), tied(inputs[:, :1], 1))
 
 
+def test_patches_of_half_size_are_trained_on_and_not_measured(tmp_path):
+    checkers = 255 * (np.indices((24, 24)).sum(0) % 2)
+    for number in range(2):
+        tiny.Image.fromarray(checkers.astype(np.uint8)).save(tmp_path / f"{number}.png")
+    for halves, grays in (("true", {0, 128, 255}), ("false", {0, 255})):
+        settings = (f"halves={halves}", "batch_size=64", "patches_per_epoch=64", "patch=8", "minival=0")
+        task = denoising(tmp_path, *settings, split="trainval")
+        _, clean = next(task.training_batches(0, 0, 0, 1))
+        assert set((clean * 255).round().int().unique().tolist()) == grays
+        assert len(task.set) == len(task.measure(EchoDenoiser(), 1)[0])
+    with pytest.raises(ValueError, match="halves"):
+        tiny.recipe("halves=true")
+
+
 def test_the_loss_over_a_range_is_minus_psnr_up_to_a_gray_level(tmp_path):
     task = denoising(tiny.gray_pictures(tmp_path), "network=r3_half", "sigmas=0,55", split="train")
     clean = torch.zeros(2, 1, 4, 4)

@@ -151,6 +151,24 @@ def test_pictures_are_kept_as_given_and_checked() -> None:
         PicturePatches(changed, name="toy", patches_per_epoch=0)
 
 
+def test_pictures_at_half_size_are_the_means_of_four_pixels() -> None:
+    data = patches()
+    both = data.with_halves()
+    assert both.names[3:] == ["picture 0 at half size", "picture 1 at half size", "picture 2 at half size"]
+    assert (both.patches_per_epoch, len(data)) == (data.patches_per_epoch, 3)
+    for half, picture in zip(both.pictures[3:], data.pictures, strict=True):
+        height, width = (side // 2 for side in picture.shape[1:])
+        array = picture[0, : 2 * height, : 2 * width].numpy().astype(float).reshape(height, 2, width, 2)
+        assert np.array_equal(half[0].numpy(), np.rint(array.mean((1, 3))))
+    expected = all_turned_patches(both.pictures, 1)
+    ((_, clean),) = PicturePatches(both.pictures, name="toy", patches_per_epoch=5000).training_batches(
+        5000, **SETTINGS | {"patch": 1}
+    )
+    assert {(patch * 255).round().byte().numpy().tobytes() for patch in clean} == expected
+    with pytest.raises(ValueError, match="picture 0: no half of one row or column"):
+        PicturePatches([torch.zeros(1, 1, 9, dtype=torch.uint8)], name="thin").with_halves()
+
+
 def test_evaluation_noise_depends_on_seed_and_position_alone() -> None:
     def noises(pictures: list[Tensor], sigma: float, seed: int = 0) -> list[Tensor]:
         pairs = list(PicturePatches(pictures, name="toy").evaluation_pictures(sigma, device="cpu", seed=seed))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recurconv.cleaning.coarse import LUMA, LUMA_NOISE
 from recurconv.cleaning.values import as_floats, white
 
 Pixels = NDArray[Any]
@@ -21,12 +22,15 @@ FEW = 0.25  # ... unless so few of the patches are as good
 # With more than this a patch tells nothing, and counts only where all are like that; of noise on black or white half is
 # cut off.
 HOPELESS = 0.6
+# Of noise that differs from pixel to pixel, colour has twice the diagonal detail at full size that it has at half size,
+# and photographs' own takes at most a third of that; where JPEG halved colour it is less than at half size.
+COARSE = 1.2
 TEXTURE = 1.5  # in 1/255: what photographs add even in such patches (results/denoising-unknown-noise.json)
 
 NEEDS = 'estimating the noise needs scikit-image and PyWavelets: pip install "recurconv[denoise]", or say sigma'
 
 
-def estimate_sigma(pixels: Pixels, visible: NDArray[np.bool_] | None = None) -> float:
+def estimate_sigma(pixels: Pixels, visible: NDArray[np.bool_] | None = None, *, luma: bool = False) -> float:
     """Estimate the standard deviation of Gaussian noise, the same all over the picture.
 
     scikit-image's estimator (the median absolute diagonal detail of a wavelet transform) takes texture for noise. So it
@@ -39,30 +43,72 @@ def estimate_sigma(pixels: Pixels, visible: NDArray[np.bool_] | None = None) -> 
     Args:
         pixels: [H, W] or [H, W, C]: uint8, uint16, or float with white at 1.
         visible: bool [H, W]; patches with pixels that are not visible count only where there are few others.
+        luma: judge a colour picture's brightness alone, for noise that is coarse in colour (``is_coarse``).
 
     Returns:
-        The standard deviation in 1/255 of white; 0 for a picture with no detail at all, or too small to tell.
+        The standard deviation in 1/255 of white, of each channel; 0 for a picture with no detail at all, or too small
+        to tell.
 
     Raises:
         ImportError: scikit-image or PyWavelets is not installed.
 
     Source: Donoho and Johnstone, *Ideal spatial adaptation by wavelet shrinkage*, 1994.
     """
-    height, width = pixels.shape[:2]
-    if min(height, width) < SMALLEST:
+    if min(pixels.shape[:2]) < SMALLEST:
         return 0.0
-    box = _box(pixels, visible)
-    pixels, visible = pixels[box], None if visible is None else visible[box]
-    height, width = pixels.shape[:2]
-    patches = _patches(height, width)
-    doubts = np.array([_doubt(pixels[patch], None if visible is None else visible[patch]) for patch in patches])
-    fewest = np.quantile(doubts[doubts <= max(HOPELESS, doubts.min())], FEW)
-    judged = np.flatnonzero(doubts <= max(DOUBT, fewest))
-    found = [_sigma(as_floats(pixels[patches[number]])) for number in judged]
-    coefficients = (min(SIDE, height) / 2) * (min(SIDE, width) / 2)
+    patches = _judged(pixels, visible)
+    weights, gain = (np.array(LUMA, np.float32), LUMA_NOISE) if luma else (None, 1.0)
+    floats = map(as_floats, patches)
+    found = [_sigma(patch if weights is None else patch @ weights) for patch in floats]
+    coefficients = math.prod(side / 2 for side in patches[0].shape[:2])
     expected = 1 + NORMAL_QUANTILE * SPREAD / math.sqrt(coefficients) if len(found) > 1 else 1.0
     detail = 255 * float(np.quantile(found, QUANTILE)) / expected
-    return math.sqrt(max(0.0, detail**2 - TEXTURE**2))
+    return math.sqrt(max(0.0, detail**2 - TEXTURE**2)) / gain
+
+
+def is_coarse(pixels: Pixels, visible: NDArray[np.bool_] | None = None) -> bool:
+    """Whether the noise of a colour picture is coarser than a pixel in its colour, or not there.
+
+    Such is the noise of most photographs: JPEG keeps colour at half the size, cameras see one colour in each pixel, and
+    film's grain is of brightness alone. If noise differs from pixel to pixel, the mean of 2x2 pixels has half of it.
+    So colour's diagonal detail at full and at half size is compared, in patches, as in ``estimate_sigma``.
+
+    Args:
+        pixels: [H, W, 3]; one of less than 64 pixels a side is taken not to be.
+        visible: as for ``estimate_sigma``.
+    """
+    if min(pixels.shape[:2]) < SIDE:
+        return False
+    full, half = [], []
+    for patch in _judged(pixels, visible):
+        values = as_floats(patch)
+        colour = values[..., (0, 2)] - values[..., (1, 1)]  # red and blue against green: no brightness in it
+        a, b, c, d = _corners(colour)
+        full.append(_diagonal(a, b, c, d))
+        half.append(_diagonal(*_corners((a + b + c + d) / 4)))
+    return float(np.quantile(full, QUANTILE)) <= COARSE * float(np.quantile(half, QUANTILE))
+
+
+def _corners(values: Pixels) -> tuple[Pixels, Pixels, Pixels, Pixels]:
+    """The four pixels of each 2x2, [H / 2, W / 2, C]; the rest of an odd size is left out."""
+    height, width = values.shape[0] // 2 * 2, values.shape[1] // 2 * 2
+    values = values[:height, :width]
+    return values[::2, ::2], values[::2, 1::2], values[1::2, ::2], values[1::2, 1::2]
+
+
+def _diagonal(a: Pixels, b: Pixels, c: Pixels, d: Pixels) -> float:
+    """The median diagonal detail of 2x2 pixels."""
+    return float(np.median(np.abs(a - b - c + d)))
+
+
+def _judged(pixels: Pixels, visible: NDArray[np.bool_] | None) -> list[Pixels]:
+    """The patches that count, as they are in the picture."""
+    box = _box(pixels, visible)
+    pixels, visible = pixels[box], None if visible is None else visible[box]
+    patches = _patches(*pixels.shape[:2])
+    doubts = np.array([_doubt(pixels[patch], None if visible is None else visible[patch]) for patch in patches])
+    fewest = np.quantile(doubts[doubts <= max(HOPELESS, doubts.min())], FEW)
+    return [pixels[patches[number]] for number in np.flatnonzero(doubts <= max(DOUBT, fewest))]
 
 
 def _useful(part: Pixels, visible: NDArray[np.bool_] | None) -> NDArray[np.bool_]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from recurconv.cleaning.coarse import CoarseColour
 from recurconv.cleaning.values import as_floats, as_values
 from recurconv.networks import Denoiser
 
@@ -67,7 +68,7 @@ def tiles(height: int, width: int, side: int, reach: int, alignment: int = 1) ->
 
 
 def denoise_tiles(
-    network: Denoiser,
+    network: Denoiser | CoarseColour,
     pixels: Pixels,
     steps: int,
     sigma: float | None = None,
@@ -106,7 +107,7 @@ def denoise_tiles(
     return result
 
 
-def _denoise(network: Denoiser, part: Pixels, steps: int, sigma: float | None) -> Pixels:
+def _denoise(network: Denoiser | CoarseColour, part: Pixels, steps: int, sigma: float | None) -> Pixels:
     """A tile, [H, W] or [H, W, C], as float of the same shape."""
     weight = next(network.parameters())
     precision = np.float64 if weight.dtype == torch.float64 else np.float32

@@ -98,5 +98,6 @@ def _line(source: Path, made: "Made", *, estimated: bool) -> str:
         how = "too small to estimate its noise: left as it is; give --sigma"
     else:
         noise = f"sigma {made.sigma:.1f} found" if estimated else f"sigma {made.sigma:g}"
+        noise += ", coarse in colour" if made.coarse else ""
         how = f"{noise}, steps {made.steps}" if made.steps else f"{noise}, clean: left as it is"
     return f"{source} -> {made.target}: {made.width} x {made.height}, {how}, {made.seconds:.2f} s"
