@@ -58,13 +58,14 @@ def _command_of(error: Any) -> str:
 def _status(error: Exception) -> int | None:
     """The exit status for an error whose message tells the user what to do; None for a mistake in this program.
 
-    Of the first kind are what the operating system says, memory that does not suffice, and every ValueError or
-    RuntimeError that this package raises itself. One that comes out of PyTorch or another library is of the second:
-    what a user enters is checked before it gets there.
+    Of the first kind are what the operating system says, memory that does not suffice, an extra that is to be
+    installed, and every ValueError or RuntimeError that this package raises itself. One that comes out of PyTorch or
+    another library is of the second: what a user enters is checked before it gets there.
     """
     *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
     ours = innermost.f_globals.get("__name__", "").partition(".")[0] == "recurconv"
-    explained = isinstance(error, OSError) or (ours and isinstance(error, ValueError | RuntimeError))
+    extra = isinstance(error, ImportError) and "pip install" in str(error)
+    explained = isinstance(error, OSError) or (ours and (isinstance(error, ValueError | RuntimeError) or extra))
     memory = isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in ("out of memory", "allocate memory"))
     )

@@ -66,8 +66,6 @@ def denoise(
             try:
                 done = _tiles(say, name)
                 made = files.clean_file(job, cleaner, overwrite=overwrite, written=written, done=done)
-            except ImportError as error:  # all others would fail alike
-                raise ValueError(str(error)) from None
             except (ValueError, OSError, MemoryError) as error:
                 failed += 1
                 say("")

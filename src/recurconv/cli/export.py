@@ -57,33 +57,30 @@ def export(
 
     network = load(model)
     with terminal.working() as say:
-        try:
-            if program:
-                made = exporting.export_program(network, out, steps=steps, overwrite=overwrite, say=say)
-            elif calibration is not None:
-                from recurconv.evaluation import image_size, stored_recipe
-                from recurconv.export.int8 import export_int8
+        if program:
+            made = exporting.export_program(network, out, steps=steps, overwrite=overwrite, say=say)
+        elif calibration is not None:
+            from recurconv.evaluation import image_size, stored_recipe
+            from recurconv.export.int8 import export_int8
 
-                recipe = stored_recipe(model)
-                noise = (recipe.sigmas or (recipe.sigma,)) if recipe else ()
-                made = export_int8(
-                    network,
-                    out,
-                    calibration,
-                    steps=steps,
-                    size=image_size(model, network),
-                    sigmas=(noise[0], noise[-1]) if noise else None,
-                    opset=opset,
-                    single_file=single_file,
-                    overwrite=overwrite,
-                    say=say,
-                )
-            else:
-                made = exporting.export_onnx(
-                    network, out, steps=steps, opset=opset, single_file=single_file, overwrite=overwrite, say=say
-                )
-        except ImportError as error:
-            raise ValueError(str(error)) from None
+            recipe = stored_recipe(model)
+            noise = (recipe.sigmas or (recipe.sigma,)) if recipe else ()
+            made = export_int8(
+                network,
+                out,
+                calibration,
+                steps=steps,
+                size=image_size(model, network),
+                sigmas=(noise[0], noise[-1]) if noise else None,
+                opset=opset,
+                single_file=single_file,
+                overwrite=overwrite,
+                say=say,
+            )
+        else:
+            made = exporting.export_onnx(
+                network, out, steps=steps, opset=opset, single_file=single_file, overwrite=overwrite, say=say
+            )
     files = f"{made.path}" if made.data is None else f"{made.path} and {made.data.name}"
     title = f"{files}: {made.bytes:,} bytes"
     if calibration is not None:

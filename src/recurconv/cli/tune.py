@@ -63,22 +63,19 @@ def tune_confidence(
     for path in filter(None, (out, figure)):
         _check_target(path, overwrite)
     with terminal.working() as say:
-        try:
-            found = tuning.tune(
-                model,
-                data,
-                macs=macs,
-                error=error,
-                split=split,
-                report=report,
-                dataset=dataset,
-                held_out=held_out,
-                size=size,
-                threads=threads,
-                say=say,
-            )
-        except ImportError as missing:
-            raise ValueError(str(missing)) from None
+        found = tuning.tune(
+            model,
+            data,
+            macs=macs,
+            error=error,
+            split=split,
+            report=report,
+            dataset=dataset,
+            held_out=held_out,
+            size=size,
+            threads=threads,
+            say=say,
+        )
         write_json(out, found.as_dict())
         if figure is not None:
             say(f"drawing {figure}")
