@@ -1,5 +1,8 @@
 """Running statistics taken anew after the last iteration: those of the final weights, over batches that follow."""
 
+import contextlib
+import copy
+import dataclasses
 import itertools
 
 import pytest
@@ -7,6 +10,9 @@ import torch
 
 import tiny
 from recurconv import recipes
+from recurconv.interruption import InterruptionError
+from recurconv.objectives import draw_plan
+from recurconv.runs import RunFolder
 
 
 @pytest.mark.parametrize("norm", ["double", "shared"])
@@ -48,6 +54,59 @@ def test_a_run_ends_with_them(tmp_path):
         elif "running" not in name:
             assert tensor.equal(plain[name]), name
     assert not tiny.same(settled, plain)
+
+
+@pytest.mark.parametrize("batches", [0, 2])
+def test_frozen_norms_train_as_evaluation_runs(batches):
+    trainer = tiny.trainer(tiny.recipe(f"norm_batches={batches}", "frozen_norms=1", "precision=fp32", "rate=0.1"))
+    before = running(trainer.network)
+    trainer.freeze_norms()
+    statistics = running(trainer.network)
+    assert tiny.same(statistics, before) == (batches == 0)
+    twin = copy.deepcopy(trainer.network).eval()
+    inputs, targets = next(trainer._batches())
+    plan = draw_plan(trainer.recipe, 0, 2)
+    torch.nn.functional.cross_entropy(twin(inputs, plan[0].steps), targets).backward()
+    trainer.recipe = dataclasses.replace(trainer.recipe, clip=0)
+    trainer.step(inputs, targets)
+    for (name, own), (_, theirs) in zip(trainer.network.named_parameters(), twin.named_parameters(), strict=True):
+        assert (own.grad is None) == (theirs.grad is None), name
+        if own.grad is not None:
+            torch.testing.assert_close(own.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+    assert tiny.same(running(trainer.network), statistics)
+    assert trainer.network.training
+    assert not any(norm.training for norm in trainer.norms)
+
+
+def running(network):
+    return {name: tensor.clone() for name, tensor in network.state_dict().items() if ".running_" in name}
+
+
+def test_norms_are_frozen_from_their_fraction_on_and_a_resumed_run_freezes_likewise(tmp_path):
+    config = tiny.recipe("norm_batches=2", "frozen_norms=0.5", "minival=4")  # of 2 epochs of 3 iterations
+    whole = tiny.train(config, "tiny", tmp_path / "whole")
+    assert not tiny.same(tiny.weights(tmp_path / "whole"), plain_weights(tmp_path))
+    count = whole.load_state()["iterations"]
+    for stop in range(1, count):
+        out = tmp_path / f"cut{stop}"
+        for _ in range(stop):
+            with contextlib.suppress(InterruptionError):
+                tiny.train(config, "tiny", out, resume=out.exists(), seconds=0)
+        frozen = RunFolder(out).load_state()["iteration"] > count - round(0.5 * count)
+        tracked = [value for name, value in tiny.weights(out).items() if name.endswith("num_batches_tracked")]
+        assert ({int(value) for value in tracked} == {2}) == frozen  # the count of those taken anew
+        tiny.train(config, "tiny", out, resume=True)
+        tiny.assert_same_run(out, tmp_path / "whole")
+
+
+def plain_weights(tmp_path):
+    tiny.train(tiny.recipe("norm_batches=2", "minival=4"), "tiny", tmp_path / "plain")
+    return tiny.weights(tmp_path / "plain")
+
+
+def test_a_fraction_is_at_most_one():
+    with pytest.raises(ValueError, match=r"frozen_norms=1.5 must be at most 1"):
+        tiny.recipe("frozen_norms=1.5")
 
 
 def test_a_count_for_each_cell_has_none():

@@ -52,7 +52,10 @@ class Recipe:
     warmup: float = 0.2  # fraction of the iterations
     decay: Literal["linear", "cosine"] = "linear"
     label_smoothing: float = 0.0
-    norm_batches: int = 0  # after the last iteration, to take the norms' running statistics anew; 0: as they are
+    # The norms' running statistics, which evaluation takes: over how many batches they are taken anew for the final
+    # weights (0: not), and in what fraction of the iterations, at the end, training takes them instead of the batch's.
+    norm_batches: int = 0
+    frozen_norms: float = 0.0
 
     # The data. The images held out are for choices; 0 trains on all of them.
     minival: int = 5000  # images or pictures held out; of a folder its val/, or a tenth, unless this is 0
@@ -106,6 +109,7 @@ _ABOVE_ZERO = (
 )
 _FROM_ZERO = (
     "norm_batches",
+    "frozen_norms",
     "momentum",
     "weight_decay",
     "clip",
@@ -117,7 +121,14 @@ _FROM_ZERO = (
     "seed",
     "warmup",
 )
-_AT_MOST = {"seed": 2**63 - 1, "width": 64, "channels": 4096, "size": 4096, "patch": 4096}  # what memory can hold
+_AT_MOST = {  # most of them what memory can hold
+    "seed": 2**63 - 1,
+    "frozen_norms": 1,
+    "width": 64,
+    "channels": 4096,
+    "size": 4096,
+    "patch": 4096,
+}
 _BELOW_ONE = ("warmup", "label_smoothing", "momentum")
 
 

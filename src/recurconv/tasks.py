@@ -273,11 +273,13 @@ class Denoising(Task):
 
 
 def measure_settings(network: Network, task: Task) -> dict[str, float]:
-    """The mean metric at each setting, under the setting's count; the network is left in train mode."""
+    """The mean metric at each setting, under the setting's count; modules are left in the modes that they were in."""
+    modes = [(module, module.training) for module in network.modules()]
     network.eval()
     with torch.inference_mode():
         means = {str(steps): mean_metric(task.measure(network, steps)[0]) for steps in network.dial}
-    network.train()
+    for module, mode in modes:
+        module.training = mode
     return means
 
 

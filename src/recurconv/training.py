@@ -132,11 +132,11 @@ class Trainer:
         self._batches()  # complains now of what does not fit, and so does a call of the network
         with torch.inference_mode():
             self.network.eval()(torch.zeros(1, *task.cost_shape()[0], device=fabric.device), self.network.dial[0])
-        self.network.train()
+        self.norms = [module for module in self.network.modules() if isinstance(module, _BatchNorm)]
+        self.freezes = self.iterations - round(recipe.frozen_norms * self.iterations)
         if recipe.compile:
             self.network.compile_bodies()
-        graphed = recipe.cuda_graphs and fabric.device.type == "cuda" and fabric.world_size == 1
-        self.backward = GraphedBackward(self._backward, self.network) if graphed else self._backward
+        self._start()
 
     def fit(self, progress: Progress, deadline: float = math.inf) -> None:
         """Train from the current iteration to the end; save at each epoch's end and at least every two minutes.
@@ -153,6 +153,8 @@ class Trainer:
         with interruptible() as interrupted:
             while self.iteration < self.iterations:
                 for inputs, targets in self._batches():
+                    if self.iteration == self.freezes:
+                        self.freeze_norms()
                     self.step(inputs, targets)
                     epoch_ends = self.iteration % self.per_epoch == 0
                     if not epoch_ends and self.iteration % check_every:
@@ -161,7 +163,7 @@ class Trainer:
                     clock, self.seconds = time.monotonic(), self.seconds + time.monotonic() - clock
                     wish = interrupted.is_set() or clock > deadline
                     stop = distributed.on_any_rank(wish, self.fabric.device)
-                    if self.iteration == self.iterations and self.recipe.norm_batches:
+                    if self.iteration == self.iterations == self.freezes:
                         self.settle_norms()
                     if epoch_ends:
                         self.end_epoch(progress)
@@ -196,16 +198,34 @@ class Trainer:
     def _backward(self, plan: Plan, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return accumulate_gradients(plan, self.task, self.network, inputs, targets, self.fabric.autocast)
 
+    def _start(self) -> None:
+        """Put the network into train mode, its norms as this iteration has them."""
+        self.network.train()
+        for norm in self.norms:
+            norm.train(self.iteration < self.freezes)
+        graphed = self.recipe.cuda_graphs and self.fabric.device.type == "cuda" and self.fabric.world_size == 1
+        self.backward = GraphedBackward(self._backward, self.network) if graphed else self._backward
+
+    def freeze_norms(self) -> None:
+        """From here on norms take their running statistics, taken anew for these weights, as in evaluation.
+
+        The statistics of a batch tell a network how noisy that batch is, say, and a single picture's do not.
+        """
+        self.settle_norms()
+        self._start()
+
     def settle_norms(self) -> None:
-        """Take the norms' running statistics anew, over batches after the last one, for the final weights.
+        """Take the norms' running statistics anew, over ``norm_batches`` batches after the last one; not where it is 0.
 
         The averages of training lag behind the weights, most where batches are small and a setting is seldom drawn,
         and each step multiplies the error. Slimmable networks do likewise (Yu & Huang, 2019).
         """
-        norms = [module for module in self.network.modules() if isinstance(module, _BatchNorm)]
-        momenta = [norm.momentum for norm in norms]
-        for norm in norms:
+        if not self.recipe.norm_batches:
+            return
+        momenta = [norm.momentum for norm in self.norms]
+        for norm in self.norms:
             norm.reset_running_stats()
+            norm.train()
             norm.momentum = None  # the mean over all batches
         batches = self.task.training_batches(self.recipe.epochs, 0, self.fabric.global_rank, self.fabric.world_size)
         with torch.no_grad():
@@ -213,7 +233,7 @@ class Trainer:
                 for steps in self.network.dial:
                     with self.fabric.autocast():
                         self.task.run(self.network, inputs.contiguous(memory_format=torch.channels_last), steps)
-        for norm, momentum in zip(norms, momenta, strict=True):
+        for norm, momentum in zip(self.norms, momenta, strict=True):
             norm.momentum = momentum
 
     def check(self) -> float | None:
@@ -262,6 +282,7 @@ class Trainer:
             restore_optimizer(self.optimizer, state["optimizer"])
             self.iteration, self.seconds = state["iteration"], state["seconds"]
             self.epoch_loss = state.get("epoch_loss", 0.0)
+            self._start()
         if self.fabric.global_rank == 0:
             self.run.rewind(self.iteration, self.network)
 
