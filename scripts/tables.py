@@ -7,10 +7,9 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).parent.parent
+from table_parts import ROOT, measured, provenance, read, settings, shipped, stages, table
+
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "docs" / "benchmarks.md",
@@ -21,46 +20,16 @@ DOCUMENTS = [
 ]
 
 
-def read(name: str) -> dict[str, Any]:
-    """A result file."""
-    found: dict[str, Any] = json.loads((ROOT / "results" / f"{name}.json").read_text(encoding="utf-8"))
-    return found
-
-
-def settings(found: dict[str, Any], profile: dict[str, Any], macs_digits: int) -> list[str]:
-    """A row for each setting: result, MACs, parameters, median latency."""
-    latency = {row["steps"]: row["milliseconds"] for row in profile["rows"]}
-    return [
-        f"| {row['steps']} | {row['value']:.2f} | {row['macs'] / 1e6:.{macs_digits}f} | "
-        f"{row['parameters'] / 1e6:.3f} | {latency[row['steps']]:.1f} |"
-        for row in found["rows"]
-    ]
-
-
-def shipped(name: str, file: str) -> dict[str, Any]:
-    """What stands beside shipped weights: "recipe" or "provenance"."""
-    path = ROOT / "src" / "recurconv" / "weights" / name / f"{file}.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
-
-
-def table(head: str, rows: list[str], note: str) -> str:
-    """A Markdown table with a line below it."""
-    columns = head.count("|") - 1
-    return "\n".join([head, "|" + "---|" * columns, *rows, "", note])
-
-
 def classifier() -> str:
     """What the shipped classifier reaches."""
     found, profile = read("r2-cifar10"), read("profile-r2-cifar10")
     rows = settings(found, profile, macs_digits=1)
     where = profile["environment"]
-    epochs = shipped("r2-cifar10", "recipe")["epochs"]
-    minutes = shipped("r2-cifar10", "provenance")["training_seconds"] / 60
+    _, minutes, epochs = stages("r2-cifar10")
     return table(
         "| `r2-cifar10`, steps | CIFAR-10 test error (%) | MACs (M) | parameters in use (M) | ms |",
         rows,
-        f"One network, n = 1 run of `r2-cifar10-short` (half width, {epochs} epochs, "
+        f"One network, n = 1 run of `r2-cifar10-short` (half width, {epochs}, "
         f"{minutes:.0f} minutes of one CPU core), last checkpoint, {found['images']:,} images, "
         f"standard error {max(row['standard_error'] for row in found['rows']):.2f}; "
         f"{found['condition'].rstrip('.')}. ms: batch {profile['rows'][0]['batch']}, "
@@ -81,7 +50,7 @@ def denoiser() -> str:
     ]
     sigmas = " | ".join(f"sigma {row['sigma']:g}" for row in by_steps[1])
     trained = shipped("denoise-gray", "recipe")
-    minutes = shipped("denoise-gray", "provenance")["training_seconds"] / 60
+    epochs, minutes, _ = stages("denoise-gray")
     peers = json.loads((ROOT / "src" / "recurconv" / "reporting" / "peers.json").read_text(encoding="utf-8"))
     dncnn = next(peer for peer in peers["bsd68_gray_psnr"] if peer["net"] == "DnCNN-S")
     reached = ", ".join(f"{dncnn['sigma' + format(row['sigma'], 'g')]:.2f}" for row in by_steps[1])
@@ -89,26 +58,11 @@ def denoiser() -> str:
         f"| `denoise-gray`, steps | PSNR (dB) on BSD68, {sigmas} | MACs per pixel (M) | parameters in use (M) | ms |",
         rows,
         f"One network for every noise level, n = 1 run of `{trained['name']}` ({trained['channels']} channels, "
-        f"{trained['epochs'] * trained['patches_per_epoch']:,} patches, {minutes:.0f} minutes of two thirds of a "
-        f"CPU core), {found['images']} pictures: so little trained, its larger settings are hardly better yet. "
+        f"{epochs * trained['patches_per_epoch']:,} patches, {minutes:.0f} minutes of two thirds of a CPU core), "
+        f"{found['images']} pictures: so little trained, its larger settings are hardly better yet. "
         f"DnCNN, with a network for each level, 12 million patches and "
         f"{dncnn['macs_per_pixel_M']:.2f} M MACs per pixel, publishes {reached} dB. "
         f"ms: {side} x {side} pixels, {profile['rows'][0]['threads']} thread.",
-    )
-
-
-def measured(value: dict[str, float], digits: int) -> str:
-    """Median and interquartile range."""
-    return f"{value['median']:.{digits}f} ± {value['iqr']:.{digits}f}"
-
-
-def provenance(found: dict[str, Any]) -> str:
-    """Where a benchmark ran."""
-    where = found["provenance"]
-    threads = f"{where['threads']} thread{'s' if where['threads'] > 1 else ''}"
-    return (
-        f"`{where['command']}`: {where['processor']}, {threads}, PyTorch {where['torch']}, commit {where['commit']}, "
-        f"load {where['load']} at the start."
     )
 
 
