@@ -37,8 +37,9 @@ def denoise(
             estimate finds less than 1, the picture comes back as it is; so does one of less than 8 pixels a side,
             which is too small for an estimate.
         steps: a setting on the network's dial, from fast to good; by default the largest.
-        model: a denoiser, or what ``recurconv.load`` takes; by default "denoise-gray" or "denoise-color". A gray one
-            takes the channels of a colour picture one by one.
+        model: a denoiser, or what ``recurconv.load`` takes. A gray one takes the channels of a colour picture one by
+            one. By default "denoise-gray" or "denoise-color", and both where the noise of a colour picture is coarse in
+            colour, as in JPEG photographs.
         milliseconds: instead of ``steps`` a budget for the network's time for each picture, measured on a part of it.
         tile: largest height and width of a tile, in pixels, without its surroundings.
 
