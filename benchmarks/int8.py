@@ -3,10 +3,11 @@
     python benchmarks/int8.py r2-cifar10 --data cifar
     python benchmarks/int8.py r3-gray25 --data BSR/BSDS500/data
 
-At each setting, on held-out training images (minival), by onnxruntime: fp32; int8 as it is exported, each step of each
-setting with activation ranges of its own; int8 with one range for all the steps of a setting; and int8 with one range
-for all steps of all settings, as a quantised body would have that is stored once with its ranges. Only the ranges
-differ, not the kernels nor the scales that hold a step's norm layer. They are measured on other training images.
+At each setting, on minival, which most recipes hold out of training, by onnxruntime: fp32; int8 as it is exported,
+each step of each setting with activation ranges of its own; int8 with one range for all the steps of a setting; and
+int8 with one range for all steps of all settings, as a quantised body would have that is stored once with its
+ranges. Only the ranges differ, not the kernels nor the scales that hold a step's norm layer. They are measured on
+other training images.
 """
 
 import argparse
@@ -79,7 +80,7 @@ def main() -> None:
 
 
 def classification(network: Network, recipe: Recipe, args: argparse.Namespace) -> Setup:
-    train, held = (load_cifar(args.data, recipe.data, split, minival=5000) for split in ("train", "minival"))
+    train, held = (load_cifar(args.data, recipe.data, split, minival=recipe.minival) for split in ("train", "minival"))
     few = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:IMAGES]
     feeds = [{"image": batch.numpy() / np.float32(255)} for batch in train.images[few].split(32)]
     count = 250 if args.quick else len(held)

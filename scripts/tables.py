@@ -243,7 +243,7 @@ def int8() -> str:
         "| network | measure | steps | fp32 | int8, own ranges | one range for all steps "
         "| one for all steps and settings | images |",
         rows,
-        "Change against fp32 on held-out training images (minival), mean ± its standard error over the images. "
+        "Change against fp32 on minival (held out of training; not so for `denoise-gray`), mean ± its standard error. "
         "`python benchmarks/int8.py MODEL --data PATH`.",
     )
 
