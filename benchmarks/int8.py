@@ -80,7 +80,8 @@ def main() -> None:
 
 
 def classification(network: Network, recipe: Recipe, args: argparse.Namespace) -> Setup:
-    train, held = (load_cifar(args.data, recipe.data, split, minival=recipe.minival) for split in ("train", "minival"))
+    count = recipe.minival or 5000  # a recipe that holds nothing out has seen all of them
+    train, held = (load_cifar(args.data, recipe.data, split, minival=count) for split in ("train", "minival"))
     few = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:IMAGES]
     feeds = [{"image": batch.numpy() / np.float32(255)} for batch in train.images[few].split(32)]
     count = 250 if args.quick else len(held)
