@@ -43,6 +43,13 @@ def test_they_are_the_means_over_the_batches_of_the_next_epoch(norm):
     assert any(torch.allclose(stem[0].double(), x, atol=1e-5) for x in found)
 
 
+def test_nothing_is_compiled_for_them():
+    trainer = tiny.trainer(tiny.recipe("norm_batches=2", "compile=true"))
+    torch._dynamo.utils.counters.clear()
+    trainer.settle_norms()
+    assert not torch._dynamo.utils.counters["frames"]
+
+
 def test_a_run_ends_with_them(tmp_path):
     config = tiny.recipe("norm_batches=3")
     tiny.train(config, "tiny", tmp_path / "run")

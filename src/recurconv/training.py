@@ -228,7 +228,8 @@ class Trainer:
             norm.train()
             norm.momentum = None  # the mean over all batches
         batches = self.task.training_batches(self.recipe.epochs, 0, self.fabric.global_rank, self.fabric.world_size)
-        with torch.no_grad():
+        # Compiled bodies run as they are: a compilation for these few batches would break at a momentum of None.
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             for inputs, _ in itertools.islice(batches, self.recipe.norm_batches):
                 for steps in self.network.dial:
                     with self.fabric.autocast():
