@@ -242,6 +242,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     panel.set_title(
         f"{len(result['pictures'])} gray pictures of BSD68, sigma {result['sigma']}; digits: steps", fontsize=11
     )
+    panel.margins(y=0.12)  # room for the digits
     panel.grid(visible=True, which="both", color="lightgray", linewidth=0.5)
     panel.legend(loc="best", fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)

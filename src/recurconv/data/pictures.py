@@ -64,7 +64,7 @@ def read_picture(path: PathLike) -> Image.Image:
     """
     path = Path(path)
     if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file")
+        raise FileNotFoundError(f"{path}: no such file or folder")
     if not path.is_file():
         raise ValueError(f"{path}: not a file; give the path of one picture")
     if path.stat().st_size == 0:

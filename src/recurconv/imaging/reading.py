@@ -66,7 +66,7 @@ def read(path: PathLike) -> Picture:
 
 def _format_of(path: Path) -> tuple[str, Callable[[Path, str], Picture]]:
     if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file")
+        raise FileNotFoundError(f"{path}: no such file or folder")
     if not path.is_file():
         raise ValueError(f"{path}: not a file; give the path of one picture")
     try:
