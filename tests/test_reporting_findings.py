@@ -66,15 +66,35 @@ def test_higher_psnr_is_better(tmp_path):
     assert judged(tmp_path, "R_3: more steps", data="sigma 25")[0] == "contradicted"
 
 
-def test_pictures_do_not_count_as_noise_of_a_psnr_but_seeds_do(tmp_path):
-    for usage, value in (("shared", 20.0), ("none", 28.77), ("independent", 28.80)):
-        write(tmp_path, f"table3/{usage}/sigma25", {4: value})
-    assert judged(tmp_path, "R_3^4: shared", data="sigma 25")[:2] == ("confirmed", 1)  # pictures' error is 0.1
-    write(tmp_path, "table3/none/sigma25", {4: 28.70}, seed=1)
-    write(tmp_path, "table3/independent/sigma25", {4: 28.78}, seed=1)
-    assert judged(tmp_path, "R_3^4: shared", data="sigma 25")[:2] == ("undecided", 1)  # 0.055 < 2 x 0.036
-    write(tmp_path, "table3/shared/sigma25", {4: 20.0}, seed=1)
-    assert judged(tmp_path, "R_3^4: shared", data="sigma 25")[1] == 2
+def test_of_a_psnr_seeds_count_and_pictures_do_not(tmp_path):
+    def verdict(none, independent, seed=0):
+        for usage, value in (("shared", 20.0 + seed / 100), ("none", none), ("independent", independent)):
+            write(tmp_path, f"table3/{usage}/sigma25", {4: value}, seed=seed)  # the standard error of pictures is 0.1
+        return judged(tmp_path, "R_3^4: shared", data="sigma 25")[:2]
+
+    assert verdict(28.77, 28.80) == ("undecided", 1)
+    assert verdict(28.77, 28.92) == ("confirmed", 1)  # 0.15 > 2 x 0.05 x sqrt(2)
+    assert verdict(28.77, 28.80) == ("undecided", 1)
+    assert verdict(28.78, 28.81, seed=1) == ("undecided", 2)
+    assert verdict(28.77, 28.80, seed=2) == ("confirmed", 3)  # 0.03 > 2 x 0.0058 / sqrt(3) x sqrt(2)
+
+
+def test_where_some_runs_diverged_nothing_is_decided(norms, tmp_path):
+    assert norms(21.0, 10.4, 7.6)[0] == "confirmed"
+    write(tmp_path, R2, {4: None}, seed=1)
+    assert judged(tmp_path, "R_2^4: shared is worse")[0] == "undecided"
+
+
+def test_parts_of_accuracy_are_compared_with_deep_supervision(tmp_path):
+    write(tmp_path, "table5/r4-dial/cifar100", {1: 26.0, 2: 25.5, 3: 25.0})
+    write(tmp_path, "figure7/s4-deep/cifar100", {2: 55.0, 3: 40.0, 4: 25.0})
+    verdict, seeds, numbers = judged(tmp_path, "R_4 keeps a larger part", data="CIFAR-100")
+    assert (verdict, seeds) == ("confirmed", 1)
+    first, second = numbers.split("; ")
+    assert first == "exit 1 of deep supervision 60.00, R_4 at 1 step 98.67"
+    assert second == "exit 2 of deep supervision 80.00, R_4 at 2 steps 99.33"
+    write(tmp_path, "figure7/s4-deep/cifar100", {2: 25.4, 3: 25.3, 4: 25.0})  # 99.5 and 99.6 %
+    assert judged(tmp_path, "R_4 keeps a larger part", data="CIFAR-100")[0] == "1 contradicted, 1 undecided"
 
 
 def test_where_no_worse_is_claimed_the_mean_decides_and_each_setting_counts(tmp_path):

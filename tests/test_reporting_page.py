@@ -144,7 +144,7 @@ def test_the_bars_are_the_spread_over_seeds(folder):
 
 
 def test_accuracy_and_flops_are_relative_to_the_largest_setting(everything):
-    (axes,) = drawn("figure7", everything).axes
+    axes, detail = drawn("figure7", everything).axes
     assert axes.get_xlabel() == "relative FLOPs"
     assert axes.get_ylabel() == "relative accuracy, CIFAR-100"
     found = curves(axes)
@@ -154,6 +154,19 @@ def test_accuracy_and_flops_are_relative_to_the_largest_setting(everything):
     printed = found["$R_4$, one network, paper"]
     np.testing.assert_allclose(printed[:, 1], [74.17 / 74.71, 74.46 / 74.71, 1])
     assert len(found) == 5
+    near = curves(detail)  # without what is far below
+    assert set(near) == set(found) - {"$S_4^3$, deeply supervised"}
+    assert all(np.array_equal(near[label], found[label]) for label in near)
+    for label, line in zip(near, detail.lines, strict=True):
+        assert ("paper" in label) == (line.get_markerfacecolor() == "none")  # ours stays visible below the paper's
+
+
+def test_a_noise_level_without_a_value_has_no_panel(everything, folder):
+    write(folder, "figure5/s3-2/sigma50", {2: None}, diverged="the loss is nan")
+    book = reporting.read_book(folder)
+    assert [own.get_title() for own in drawn("figure5", book).axes] == ["σ = 25"]
+    write(folder, R4, dict.fromkeys((1, 2, 3), 100.0))
+    assert len(drawn("figure7", reporting.read_book(folder)).axes) == 2  # S_4 and deep supervision are left
 
 
 def test_a_curve_without_its_largest_setting_is_left_out(folder):
@@ -332,13 +345,28 @@ def test_bad_results_are_one_line_and_nothing_is_lost(command, refused, little, 
     says("values is not a number (or null) for each setting", values={"4": "7.5"})
     says("values is not a number (or null) for each setting", values={"four": 7.5})
     says("values is not a number (or null) for each setting", values={"4": float("nan")})
-    says("parameters_total is not a whole number", parameters_total=None)
+    says("values cannot be right", values={"3": 7.5})
+    says("values cannot be right", values={})
+    says("macs cannot be right", macs={"4": None})
+    says("higher_is_better cannot be right", higher_is_better=True)
+    says("diverged cannot be right", diverged=5)
+    says("training_seconds cannot be right", training_seconds="long")
+    says("variables cannot be right", variables=[1])
+    says("parameters_total cannot be right", parameters_total=None)
     says("lacks seed", seed=None)
+    says("lacks seed", seed=True)
+    says("lacks a seed of 0 or more", seed=-1)
+    steps_alone = {"norm_over_steps": {"steps": [1, 2]}}
+    says("what figure2 shows is broken (KeyError: 'mean')", variables=steps_alone)
     file.write_text("[]", encoding="utf-8")
     says("is not a result")
     file.write_text(whole, encoding="utf-8")
     (folder / "copy.json").write_text(whole, encoding="utf-8")
     says("of the same run as copy.json")
+    (folder / "copy.json").unlink()
+    file.unlink()
+    file.mkdir()
+    says("cannot be read")
     assert contents(tmp_path / "docs") == before
 
 
@@ -356,6 +384,9 @@ def test_other_bad_input(refused, little, folder, tmp_path, monkeypatch):
     assert "empty has no result file (*.json)" in refused("report", "--results", "empty")
     assert "there is no table 'tabel1'; did you mean table1?" in refused("report", "tabel1", "--results", folder)
     assert "choose from targets, findings, table1" in refused("report", "xyz", "--results", folder)
+    assert "figure2 has no numbers to print" in refused("report", "figure2", "--results", folder)
+    told = refused("report", "targets", "others", "--preset", "short", "--results", folder)
+    assert "targets, others: nothing to show for preset short" in told
     assert "preset='fast' is not known; choose one of full, short, all" in refused("report", "--preset", "fast")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "results"]
 

@@ -56,9 +56,10 @@ def read_result(file: Path) -> dict[str, Any]:
         raise ValueError(f"{file} is broken ({error}); move it away, and the run is reduced again") from None
     if not isinstance(result, dict) or result.get("format") != FORMAT:
         raise ValueError(f"{file} is not a result of `recurconv reproduce` (format {FORMAT}); move it away")
-    wrong = [key for key, kind in _KEYS.items() if not isinstance(result.get(key), kind)]
-    if wrong:
-        raise ValueError(f"{file} lacks {', '.join(wrong)}, or has something else there; move it away")
+    wrong = [key for key, kind in _KEYS.items() if type(result.get(key)) is not kind]
+    if wrong or result["seed"] < 0:
+        named = ", ".join(wrong or ["a seed of 0 or more"])
+        raise ValueError(f"{file} lacks {named}, or has something else there; move it away")
     if result["cell"] not in RUNS or result["preset"] not in PRESETS:
         raise ValueError(f"{file} is of {result['cell']}, preset {result['preset']}, which this version does not know")
     return result

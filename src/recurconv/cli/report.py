@@ -34,6 +34,8 @@ def report(
         raise ValueError(f"preset={preset!r} is not known; choose one of {', '.join(PRESETS)}, all")
     book = reporting.read_book(results)
     sections = {name: reporting.section(name, book, shown) for name in names or reporting.SECTIONS}
+    if nothing := [name for name in names or () if not sections[name]]:
+        raise ValueError(f"{', '.join(nothing)}: nothing to show for preset {preset}")
     if not names:  # first, so that nothing is printed where it cannot be written
         with terminal.working() as say:
             *_, page = reporting.write(book, out, shown, source=str(results), say=say)

@@ -7,7 +7,7 @@ from importlib import resources
 from typing import Any
 
 from recurconv import cells
-from recurconv.reporting.results import Result, Summary, summarise
+from recurconv.reporting.results import Result, Summary, summarise, summarise_relative
 
 
 @functools.cache
@@ -62,6 +62,10 @@ class Book:
     def summary(self, cell: str, setting: int, preset: str) -> Summary:
         """The mean over seeds."""
         return summarise(self.runs(cell, preset), setting)
+
+    def relative(self, cell: str, setting: int, largest: int, preset: str) -> Summary:
+        """Likewise of the accuracy in % of that at the largest setting of the same network."""
+        return summarise_relative(self.runs(cell, preset), setting, largest)
 
     def parameters(self, cell: str, preset: str) -> int:
         """The parameters of a cell's network, of all settings together: of its run, or of what would be trained."""

@@ -104,14 +104,18 @@ def _decibel(value: float | None) -> str:
 
 
 def psnr_by_count(book: Book, preset: str) -> "Figure | None":
-    """Figure 5: PSNR of R_3^n and S_3^n at each noise level that was run."""
-    levels = [s for s in SIGMAS if any(book.runs(f"figure5/{k}3-{n}/sigma{s}", preset) for k in "rs" for n in COUNTS)]
+    """Figure 5: PSNR of R_3^n and S_3^n at each noise level for which there is one."""
+    lines = {(sigma, kind): _psnr_line(book, preset, kind, sigma) for sigma in SIGMAS for kind in "RS"}
+    levels = [sigma for sigma in SIGMAS if lines[sigma, "R"] or lines[sigma, "S"]]
     if not levels:
         return None
     figure, panels = _panels(1, len(levels), (3.8 * len(levels), 3.4))
     for axes, sigma in zip(panels, levels, strict=True):
         for kind in "RS":
-            _psnr_line(axes, book, preset, kind, sigma)
+            if line := lines[sigma, kind]:
+                counts, means, spreads = zip(*line, strict=True)
+                places = [n + ASIDE[kind] for n in counts]
+                axes.errorbar(places, means, spreads, capsize=3, label=f"${kind}_3^n$", **LOOKS[kind])
         if (value := paper_value(f"figure5/r3-4/sigma{sigma}", 4)) is not None and preset == "full":
             axes.plot([4], [value], label="$R_3^4$, paper", **_hollow("R"))
         axes.set(title=f"σ = {sigma}", xlabel="steps n", ylabel="PSNR on BSD68 (dB)", xticks=COUNTS, xlim=(0.7, 4.3))
@@ -119,13 +123,10 @@ def psnr_by_count(book: Book, preset: str) -> "Figure | None":
     return figure
 
 
-def _psnr_line(axes: "Axes", book: Book, preset: str, kind: str, sigma: int) -> None:
+def _psnr_line(book: Book, preset: str, kind: str, sigma: int) -> list[tuple[int, float, float]]:
+    """(n, mean, spread) of each n that has a finite PSNR."""
     found = [(n, book.summary(f"figure5/{kind.lower()}3-{n}/sigma{sigma}", n, preset)) for n in COUNTS]
-    run = [(n, summary.mean, summary.spread or 0.0) for n, summary in found if summary.mean is not None]
-    if run:
-        counts, means, spreads = zip(*run, strict=True)
-        places = [n + ASIDE[kind] for n in counts]
-        axes.errorbar(places, means, spreads, capsize=3, label=f"${kind}_3^n$", **LOOKS[kind])
+    return [(n, summary.mean, summary.spread or 0.0) for n, summary in found if summary.mean is not None]
 
 
 def features(book: Book, preset: str) -> "Figure | None":
@@ -163,20 +164,25 @@ def _label_maps(axes: "Axes", cell: str, channels: Sequence[int], steps: int, sh
 
 
 def accuracy_by_flops(book: Book, preset: str) -> "Figure | None":
-    """Figure 7: accuracy against FLOPs, both relative to the largest setting of the same kind of network."""
+    """Figure 7: accuracy against FLOPs, both relative to the largest setting of the same kind of network.
+
+    Beside deep supervision, which loses far more, R_4 and S_4^n are one line: they have a panel of their own, too.
+    """
     curves = {kind: list(points(book, preset, places).values()) for kind, places in PLACES.items()}
-    if not any(curves.values()):
+    near = [kind for kind in ("R", "S") if curves[kind]]
+    groups = [kinds for kinds in ([kind for kind in PLACES if curves[kind]], near if curves["deep"] else []) if kinds]
+    if not groups:
         return None
-    figure, (axes,) = _panels(1, 1, (5.6, 4.2))
-    for kind, curve in curves.items():
-        if curve:
-            axes.plot(*zip(*curve, strict=True), label=LABELS[kind], **LOOKS[kind])
-    for kind in ("R", "S") if preset == "full" else ():
-        printed = {n: paper_value(cell, n) for cell, n in PLACES[kind]}
-        curve = list(_relative(book, preset, PLACES[kind], printed).values())
-        axes.plot(*zip(*curve, strict=True), label=f"{LABELS[kind]}, paper", **_hollow(kind))
-    axes.set(xlabel="relative FLOPs", ylabel="relative accuracy, CIFAR-100")
-    axes.legend(fontsize=8)
+    figure, panels = _panels(1, len(groups), (5.2 * len(groups), 4.2))
+    for axes, kinds in zip(panels, groups, strict=True):
+        for kind in ("R", "S") if preset == "full" else ():  # below our own
+            printed = {n: paper_value(cell, n) for cell, n in PLACES[kind]}
+            curve = list(_relative(book, preset, PLACES[kind], printed).values())
+            axes.plot(*zip(*curve, strict=True), label=f"{LABELS[kind]}, paper", **_hollow(kind))
+        for kind in kinds:
+            axes.plot(*zip(*curves[kind], strict=True), label=LABELS[kind], **LOOKS[kind])
+        axes.set(xlabel="relative FLOPs", ylabel="relative accuracy, CIFAR-100")
+        axes.legend(fontsize=8)
     return figure
 
 
@@ -200,13 +206,13 @@ def _relative(
     macs = {n: book.macs(cell, n, preset) for cell, n in places}
     _, largest = places[-1]
     full = errors[largest]
-    if full is None:
+    if full is None or full == 100:
         return {}
     return {n: (macs[n] / macs[largest], (100 - own) / (100 - full)) for n, own in errors.items() if own is not None}
 
 
 def _hollow(kind: str) -> dict[str, Any]:
-    return {**LOOKS[kind], "linestyle": "--", "markerfacecolor": "white", "markersize": 8}
+    return {**LOOKS[kind], "linestyle": "--", "markerfacecolor": "none", "markersize": 10}
 
 
 def _variables(book: Book, cell: str, preset: str, key: str) -> Any:
@@ -279,6 +285,18 @@ FIGURES = {
 
 
 def draw(name: str, book: Book, preset: str) -> dict[str, bytes]:
-    """A figure's files by their ending, "png" and "svg"; none where it was not run."""
-    figure = FIGURES[name].draw(book, preset)
+    """A figure's files by their ending, "png" and "svg"; none where it was not run.
+
+    Raises:
+        ValueError: what a result holds for the figure is broken.
+    """
+    drawing = FIGURES[name]
+    try:
+        figure = drawing.draw(book, preset)
+    except Exception as error:  # of any kind: it comes from a file
+        files = ", ".join(str(run.file) for cell in drawing.cells for run in book.runs(cell, preset) if run.variables)
+        if not files:  # then it does not
+            raise
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ValueError(f"{files}: what {name} shows is broken ({reason}); move it away, and make it anew") from None
     return {} if figure is None else {kind: _files(figure, kind) for kind in ("png", "svg")}

@@ -8,7 +8,7 @@ from recurconv import cells
 from recurconv.files import write_atomically
 from recurconv.reporting import figures, findings, grids, tables
 from recurconv.reporting.book import Book
-from recurconv.reporting.results import read_results
+from recurconv.reporting.results import SEED_SPREAD, read_results
 from recurconv.reporting.tables import NOT_RUN, Table, markdown
 
 PAGE, FOLDER = "reproduction.md", "reproduction"  # FOLDER: of the figures, beside the page
@@ -32,9 +32,9 @@ FULL_ONLY = ("targets", "others")  # they ask for what the paper's training reac
 NOTES = {
     "findings": (
         "“confirmed” and “contradicted”: the differences are larger than two standard errors (where “no worse” is "
-        "claimed, a mean that is no worse confirms). “undecided”: they are not. The standard error is that over seeds, "
-        "and of an error in % at least that over test images. n: the fewest seeds; with n = 1 a difference in PSNR "
-        "counts by its sign, since the noise between seeds is not known then."
+        "claimed, a mean that is no worse confirms). “undecided”: they are not, or some runs of a cell diverged. The "
+        "standard error is that over seeds; of fewer than three an error in % has at least that over test images, and a "
+        f"PSNR {SEED_SPREAD} dB. n: the fewest seeds."
     ),
     "table1": "The paper prints the parameters for 10 classes.",
     "table3": "The paper prints a dash where a network did not converge on the test set.",
@@ -75,6 +75,8 @@ def section(name: str, book: Book, presets: Sequence[cells.Preset]) -> list[Tabl
     Raises:
         ValueError: there is no such section.
     """
+    if name in figures.FIGURES and name not in SECTIONS:
+        raise ValueError(f"{name} has no numbers to print; `recurconv report` without names draws it")
     if name not in SECTIONS:
         near = difflib.get_close_matches(name, SECTIONS, 1)
         hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(SECTIONS)}"
@@ -155,12 +157,13 @@ def _introduction(book: Book, presets: Sequence[cells.Preset], source: str) -> s
     ]
     return (
         "Every table and figure of Zhang & Jung, *Recurrent Convolution for Compact and Cost-Adjustable Neural "
-        f"Networks*, with our numbers beside the printed ones. So far there are results of {' and '.join(counts)}; the "
-        f"rest stands as “{NOT_RUN}”.\n\n"
+        f"Networks*, with our numbers beside the printed ones. There are results of {' and '.join(counts)}; what is "
+        f"missing stands as “{NOT_RUN}”.\n\n"
         "```bash\n"
-        "recurconv reproduce all --data DATA --out RUNS --minutes 60   # goes on where it stopped\n"
+        f"recurconv reproduce all --data DATA --out RUNS --results {source} --minutes 60   # goes on where it stopped\n"
         f"recurconv report --results {source}\n"
         "```\n\n"
+        "(`--preset short` for the runs of that preset.) "
         "Ours: the last checkpoint on the test set, mean ± standard deviation over n seeds. "
         + " ".join(PRESETS[preset] for preset in presets)
     )
@@ -188,4 +191,5 @@ def _pictures(name: str, book: Book, presets: Sequence[cells.Preset], drawn: Map
             rest = f" {len(missing)} of its {len(figure.cells)} cells: {NOT_RUN}." if missing else ""
             yield f"![{figure.title}, preset {preset}]({file}.png)\n\nPreset {preset} ([SVG]({file}.svg)).{rest}"
         else:
-            yield f"Preset {preset}: {NOT_RUN}."
+            run = any(book.runs(cell, preset) for cell in figure.cells)
+            yield f"Preset {preset}: {'its runs have nothing to show' if run else NOT_RUN}."

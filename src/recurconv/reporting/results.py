@@ -2,12 +2,15 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from recurconv import cells
+
+FEW_SEEDS = 3  # from so many on their spread alone tells how uncertain a mean is
+SEED_SPREAD = 0.05  # dB: how far the PSNR of fewer is taken to vary
 
 _PLAIN = ("preset", "seed", "higher_is_better", "images", "epochs", "environment")
 _BY_SETTING = ("values", "standard_errors", "macs", "depth")
@@ -57,9 +60,9 @@ class Summary:
         diverged: how many of these have no finite value.
         mean: of the finite values; None if there is none.
         spread: their standard deviation over seeds; None for fewer than two.
-        standard_error: of the mean over seeds; of an error in % at least that over test images, which all seeds
-            share. Pictures do not count for a PSNR: they differ far more than networks do, and in the same way for
-            each network. None if it is not known.
+        standard_error: of the mean over seeds. Of fewer than three, whose spread may be small by chance, at least that
+            over test images of an error in %, and ``SEED_SPREAD`` of a PSNR. (Test images do not count beside more seeds,
+            nor pictures at all: all networks have the same ones.) None without a value.
     """
 
     seeds: int
@@ -73,17 +76,41 @@ def summarise(results: Iterable[Result], setting: int) -> Summary:
     """The mean over seeds of what a cell's runs reach at a setting."""
     found = list(results)
     values = [value for result in found if (value := result.values.get(setting)) is not None]
-    spread = statistics.stdev(values) if len(values) > 1 else None
-    errors = [result.standard_errors.get(setting) or 0.0 for result in found if not result.higher_is_better]
-    if spread is not None:
-        errors.append(spread / math.sqrt(len(values)))
+    return _summary(len(found), values, [_least_error(result, setting) for result in found])
+
+
+def summarise_relative(results: Iterable[Result], setting: int, largest: int) -> Summary:
+    """Likewise of the accuracy at a setting, in % of that at the largest setting of the same run."""
+    found = list(results)
+    values, errors = [], []
+    for result in found:
+        own, full = result.values.get(setting), result.values.get(largest)
+        if own is not None and full is not None and full < 100:
+            values.append(100 * (100 - own) / (100 - full))
+            both = math.hypot(_least_error(result, setting), _least_error(result, largest))
+            errors.append(100 * both / (100 - full))
+    return _summary(len(found), values, errors)
+
+
+def _summary(seeds: int, values: Sequence[float], least_errors: Sequence[float]) -> Summary:
+    """Of the finite values of some runs; the largest of ``least_errors`` counts where there are few."""
+    count = len(values)
+    spread = statistics.stdev(values) if count > 1 else None
+    errors = [] if spread is None else [spread / math.sqrt(count)]
+    if 0 < count < FEW_SEEDS:
+        errors.append(max(least_errors))
     return Summary(
-        seeds=len(found),
-        diverged=len(found) - len(values),
+        seeds=seeds,
+        diverged=seeds - count,
         mean=statistics.fmean(values) if values else None,
         spread=spread,
         standard_error=max(errors, default=None),
     )
+
+
+def _least_error(result: Result, setting: int) -> float:
+    """What the mean of few runs is uncertain by at least: over test images, or of a PSNR between seeds."""
+    return SEED_SPREAD if result.higher_is_better else result.standard_errors.get(setting) or 0.0
 
 
 def read_results(folder: Path) -> list[Result]:
@@ -116,13 +143,34 @@ def read_results(folder: Path) -> list[Result]:
 
 
 def _read(file: Path) -> Result:
-    found = cells.read_result(file)
-    if changed := cells.matches(found):
+    """One file.
+
+    Raises:
+        ValueError: it cannot be read or is not what ``recurconv reproduce`` writes; the message names it.
+    """
+    try:
+        found = cells.read_result(file)
+        changed = cells.matches(found)
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read ({error.strerror or error}); move it away") from None
+    if changed:
         raise ValueError(f"{file} is of another config than its cell: {changed}; move it away, and run the cell again")
     for key in _BY_SETTING:
         found[key] = _by_setting(file, key, found.get(key))
-    if type(found.get("parameters_total")) is not int:
-        raise ValueError(f"{file}: parameters_total is not a whole number; move it away, and make it anew")
+    seconds = found.get("training_seconds") or 0
+    settings = cells.RUNS[found["cell"]].recipe(found["preset"], found["seed"]).settings
+    fine = {
+        "parameters_total": type(found.get("parameters_total")) is int,
+        "training_seconds": type(seconds) in (int, float),
+        "diverged": isinstance(found.get("diverged"), str | None),
+        "variables": isinstance(found.get("variables"), dict | None),
+        "values": {*settings} <= {*found["values"]},
+        "macs": None not in found["macs"].values(),
+        "depth": None not in found["depth"].values(),
+        "higher_is_better": found["higher_is_better"] == (found["recipe"]["task"] == "denoising"),
+    }
+    if wrong := [key for key, right in fine.items() if not right]:
+        raise ValueError(f"{file}: {', '.join(wrong)} cannot be right; move it away, and make it anew")
     return Result(
         file=file,
         run=found["cell"],
@@ -130,7 +178,7 @@ def _read(file: Path) -> Result:
         diverged=found.get("diverged"),
         variables=found.get("variables") or {},
         condition=str(found.get("condition", "")),
-        seconds=float(found.get("training_seconds") or 0),
+        seconds=float(seconds),
         **{key: found[key] for key in (*_PLAIN, *_BY_SETTING)},
     )
 

@@ -1,8 +1,10 @@
 """The paper's tables with our numbers beside its own: a table for each preset, which are never mixed."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from recurconv import cells
 from recurconv.reporting.book import Book, paper_parameters, paper_prints, paper_value
 from recurconv.reporting.results import Summary
 
@@ -171,12 +173,20 @@ def difference_text(row: Row, summary: Summary, higher_is_better: bool) -> str:
     paper = paper_value(row.cell, row.setting)
     if not summary.seeds or not paper_prints(row.cell, row.setting):
         return ""
+    if summary.mean is not None and summary.diverged:
+        return "some diverge"
     if paper is None:
-        return "better: it converges" if summary.mean is not None else "as in the paper"
+        return "better: it converges" if _cleans(row, summary) else "as in the paper"
     if summary.mean is None:
         return "worse: it diverges"
     gain = round(summary.mean, 2) - paper if higher_is_better else paper - round(summary.mean, 2)
     return "equal" if abs(gain) < 0.005 else f"{'better' if gain > 0 else 'worse'} by {abs(gain):.2f}"
+
+
+def _cleans(row: Row, summary: Summary) -> bool:
+    """Whether a denoiser makes pictures better than its noisy input is; the paper's dashes are of denoisers."""
+    sigma = cells.SIGMAS[row.cell.rpartition("/")[2]]
+    return summary.mean is not None and summary.mean > 20 * math.log10(255 / sigma)
 
 
 def _parameters(row: Row, book: Book, preset: str) -> str:
