@@ -1,14 +1,18 @@
 """The sweep: what it does in which order, how it stops and goes on, what a finished run becomes."""
 
+import contextlib
+import json
 import math
+import tempfile
 import types
 
 import pytest
+import torch
 
 import recurconv as rc
 import sweeping
 import tiny
-from recurconv import costs, evaluation, training
+from recurconv import cells, costs, evaluation, reporting, training
 from recurconv.cells import paper
 from recurconv.interruption import InterruptionError
 from recurconv.reproduction import plan, reduction
@@ -208,14 +212,28 @@ def test_a_denoiser_is_reduced_too(root, monkeypatch):
     assert result["macs"] == {"2": 2 * 9 * 4 + 3 * 2 * 9 * 16}
 
 
-def test_the_first_seed_of_a_run_that_a_figure_shows_keeps_what_it_needs(root):
+def test_a_run_that_a_figure_shows_keeps_what_it_needs(root):
     first, second = sweeping.items(root, "figure2", seeds=2)
     (other,) = sweeping.items(root, "table2/shared/cifar10")
     fill(root, [first, second, other])
     bank = rc.load(first.folder).cells()[0].bank
     shown = sweeping.result(first)["variables"]["norm_over_steps"]
     assert shown["shift"] == [pytest.approx(bank[4, step][0].bias.tolist(), rel=1e-3) for step in range(4)]
-    assert sweeping.result(second)["variables"] == sweeping.result(other)["variables"] == {}
+    assert sweeping.result(second)["variables"]["norm_over_steps"]["shift"] != shown["shift"]
+    assert sweeping.result(other)["variables"] == {}
+
+
+def test_a_result_tells_all_the_hardware_that_its_run_was_trained_on(root):
+    (item,) = sweeping.items(root, "table2/none/cifar10")
+    fill(root, [item])
+    assert "hardware" not in sweeping.result(item)["environment"]
+    item.result.unlink()
+    file = item.folder / "environment.json"
+    (start,) = json.loads(file.read_text())
+    file.write_text(json.dumps([{**start, "gpu": "NVIDIA H100"}, start]))
+    fill(root, [item])
+    (result,) = reporting.read_book(item.result.parent).results
+    assert result.hardware == f"NVIDIA H100, then {cells.hardware(start)}"
 
 
 def test_a_loss_that_is_not_finite_is_a_result(root, monkeypatch):
@@ -233,6 +251,31 @@ def test_a_loss_that_is_not_finite_is_a_result(root, monkeypatch):
 
 
 # --- bad input
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory\nand more"), RuntimeError("cuDNN error")])
+def test_a_run_that_fails_does_not_stop_the_others(root, monkeypatch, error):
+    def train(recipe, *arguments, **options):
+        if recipe.seed == 0:
+            raise error
+        return training.train(recipe, *arguments, **options)
+
+    monkeypatch.setattr(sweeping_module, "train", train)
+    failed, fine = fill(root, sweeping.items(root, "table2/none/cifar10", seeds=2))
+    assert (failed.status, failed.note) == ("failed", str(error).splitlines()[0])
+    assert fine.status == "finished"
+
+
+@pytest.mark.parametrize("place", ["runs", "results"])
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_trained(root, monkeypatch, place):
+    def refuse(dir):
+        if dir.name == place:
+            raise PermissionError(13, "Permission denied", "tmpx1")
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with pytest.raises(OSError, match=rf"{place} cannot be written \(Permission denied\); give another place"):
+        fill(root, sweeping.items(root, "table2/none/cifar10"))
 
 
 def test_a_broken_result_is_told_and_kept_and_the_others_go_on(root):
@@ -271,7 +314,7 @@ def test_a_run_folder_of_another_recipe_is_told_and_kept(root, monkeypatch):
     )
     (report,) = fill(root, sweeping.items(root, "table2/none/cifar10"))
     assert report.status == "failed"
-    assert "was started with another recipe: epochs=2" in report.note
+    assert "was started with another recipe: epochs=2; go on with that, or start anew in another folder" in report.note
     assert tiny.files(item.folder) == before
     assert not item.result.exists()
 

@@ -138,6 +138,20 @@ def test_the_list_shows_each_cell_and_changes_nothing(command, root):
     assert {path: content for path, content in after.items() if path.parent.name != "locks"} == before
 
 
+def test_the_list_needs_no_right_to_write(command, root, monkeypatch):
+    (item,) = sweeping.items(root, "table2/none/cifar10")
+    with plan.claim(item):
+        pass
+
+    def refuse(*arguments, **options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(plan.FileLock, "acquire", refuse)
+    done = command("reproduce", "table2", "--out", root / "runs", "--preset", "short", "--list")
+    assert (done.status, done.err) == (0, "")
+    assert "3 missing" in done.out
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

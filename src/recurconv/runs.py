@@ -220,7 +220,8 @@ def _half_written(folder: Path) -> list[Path]:
 def _difference(key: str, then: Any, now: Any) -> str:
     if key == "recipe":
         changed = [name for name in now if then.get(name) != now[name]]
-        return f"with another recipe: {', '.join(f'{name}={then.get(name)!r}' for name in changed)}; go on with that"
+        told = ", ".join(f"{name}={then.get(name)!r}" for name in changed)
+        return f"with another recipe: {told}; go on with that, or start anew in another folder"
     if key == "iterations":
         return f"for {then} iterations, with this data it would be {now}; give the data that it was started with"
     return f'on other data, "{then}"; this is "{now}"; give the data that it was started with'

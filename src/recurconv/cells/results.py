@@ -10,6 +10,7 @@ set by setting (null if not finite), ``images``, ``condition`` (of the data), ``
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,13 @@ def read_result(file: Path) -> dict[str, Any]:
     if result["cell"] not in RUNS or result["preset"] not in PRESETS:
         raise ValueError(f"{file} is of {result['cell']}, preset {result['preset']}, which this version does not know")
     return result
+
+
+def hardware(environment: Mapping[str, Any]) -> str:
+    """The GPU of a start, or the processor and its threads."""
+    gpu, threads = environment.get("gpu"), environment.get("threads")
+    count = "" if threads is None else f", {threads} thread{'s' if threads != 1 else ''}"
+    return str(gpu or f"{environment.get('processor', 'unknown')}{count}")
 
 
 def matches(result: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ SEEDS = 3  # that a target asks for
 
 @dataclass(frozen=True)
 class Place:
-    """A cell at a setting, under a name for a sentence; ``largest`` where its accuracy is relative to that setting's."""
+    """A cell at a setting, under a name for a sentence; ``largest``: its accuracy is relative to that setting's."""
 
     name: str
     cell: str
@@ -58,11 +58,11 @@ def claims() -> Iterator[Claim]:
         for kind in "RS":
             counts = tuple(Place(f"{kind}_3^{n}", f"figure5/{kind.lower()}3-{n}/{sigma}", n) for n in (1, 2, 3, 4))
             yield Claim(f"{kind}_3: more steps, higher PSNR", "figure 5", (counts,), True)
-        pairs = [
+        kinds = [
             tuple(Place(f"{kind}_3^{n}", f"figure5/{kind.lower()}3-{n}/{sigma}", n) for kind in "RS")
             for n in range(1, 5)
         ]
-        yield Claim("R_3^n does not reach S_3^n", "figure 5", tuple(pairs), True)
+        yield Claim("R_3^n does not reach S_3^n", "figure 5", tuple(kinds), True)
     yield from _ablation_claims()
     pairs = [
         (Place(f"S_4^{n}", f"table5/s4-{n}/cifar100", n), Place("R_4", "table5/r4-dial/cifar100", n)) for n in (1, 2, 3)

@@ -33,8 +33,8 @@ NOTES = {
     "findings": (
         "“confirmed” and “contradicted”: the differences are larger than two standard errors (where “no worse” is "
         "claimed, a mean that is no worse confirms). “undecided”: they are not, or some runs of a cell diverged. The "
-        "standard error is that over seeds; of fewer than three an error in % has at least that over test images, and a "
-        f"PSNR {SEED_SPREAD} dB. n: the fewest seeds."
+        "standard error is that over seeds; of fewer than three an error in % has at least that over test images, and "
+        f"a PSNR {SEED_SPREAD} dB. n: the fewest seeds."
     ),
     "table1": "The paper prints the parameters for 10 classes.",
     "table3": "The paper prints a dash where a network did not converge on the test set.",

@@ -45,10 +45,8 @@ class Result:
 
     @property
     def hardware(self) -> str:
-        """The GPU, or the processor and its threads."""
-        gpu, threads = self.environment.get("gpu"), self.environment.get("threads")
-        count = "" if threads is None else f", {threads} thread{'s' if threads != 1 else ''}"
-        return str(gpu or f"{self.environment.get('processor', 'unknown')}{count}")
+        """The GPU, or the processor and its threads; all of them where a run went on elsewhere."""
+        return ", then ".join(map(str, self.environment.get("hardware") or [cells.hardware(self.environment)]))
 
 
 @dataclass(frozen=True)
@@ -61,8 +59,8 @@ class Summary:
         mean: of the finite values; None if there is none.
         spread: their standard deviation over seeds; None for fewer than two.
         standard_error: of the mean over seeds. Of fewer than three, whose spread may be small by chance, at least that
-            over test images of an error in %, and ``SEED_SPREAD`` of a PSNR. (Test images do not count beside more seeds,
-            nor pictures at all: all networks have the same ones.) None without a value.
+            over test images of an error in %, and ``SEED_SPREAD`` of a PSNR. (Test images do not count beside more
+            seeds, nor pictures at all: all networks have the same ones.) None without a value.
     """
 
     seeds: int

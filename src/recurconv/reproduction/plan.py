@@ -80,12 +80,22 @@ def state(item: Item) -> tuple[State, str]:
             return "done", ""
     except (ValueError, OSError) as error:
         return "wrong", str(error)
-    lock = _lock_file(item)
-    if lock.is_file():
-        with claim(item, patience=0.0) as mine:
-            if not mine:
-                return "running", holder(item)
+    if _lock_file(item).is_file() and not _is_free(item):
+        return "running", holder(item)
     return ("interrupted" if item.was_started() else "missing"), ""
+
+
+def _is_free(item: Item) -> bool:
+    """Whether no sweep holds a run; True where the lock cannot be tried, since the folder is read-only."""
+    lock = FileLock(_lock_file(item))
+    try:
+        lock.acquire(timeout=0.0)
+    except Timeout:
+        return False
+    except (OSError, NotImplementedError):
+        return True
+    lock.release()
+    return True
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 from recurconv import costs, files, loading, measuring
 from recurconv.cells import CELLS
-from recurconv.cells.results import FORMAT
+from recurconv.cells.results import FORMAT, hardware
 from recurconv.devices import choose_device
 from recurconv.evaluation import Row, evaluate
 from recurconv.network import Network
@@ -15,7 +15,7 @@ from recurconv.reproduction.plan import Item
 from recurconv.runs import RunFolder, environment
 from recurconv.tasks import TASKS, Task, build_network
 
-# Figures that show the network itself; they show that of the first seed.
+# Figures that show the network itself; they show that of the first seed that did not diverge.
 _PICTURED = ("figure2", "figure3", "figure4", "figure6")
 
 
@@ -61,8 +61,7 @@ def reduce_run(item: Item, data: Path, *, device: str = "auto", diverged: str | 
         "environment": _environment(run),
         "variables": {},
     }
-    pictured = item.seed == 0 and any(c.run.id == item.run.id and c.table in _PICTURED for c in CELLS.values())
-    if pictured and not diverged:
+    if not diverged and any(c.run.id == item.run.id and c.table in _PICTURED for c in CELLS.values()):
         result["variables"] = measuring.extras_for(recipe, network.to(target), data)
     files.write_json(item.result, result)
     return result
@@ -91,9 +90,12 @@ def _costs(network: Network, task: Task) -> dict[str, Any]:
 
 
 def _environment(run: RunFolder) -> dict[str, Any]:
-    """Of the last start; ``starts`` says how many there were."""
+    """Of the last start; ``starts`` says how many there were, ``hardware`` on what, if not all on the same."""
     starts = run.starts()
-    return {**starts[-1], "starts": len(starts)} if starts else environment()
+    if not starts:
+        return environment()
+    used = list(dict.fromkeys(hardware(start) for start in starts))
+    return {**starts[-1], "starts": len(starts), **({"hardware": used} if len(used) > 1 else {})}
 
 
 def _finite(value: float) -> float | None:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ def sweep(
         ValueError: no data set of these runs is there; a place for runs or results is a file; there is no
             such device; or this is one of several processes of ``torchrun``.
         FileNotFoundError: a place of the data is not there.
-        OSError: a folder for runs or results cannot be made.
+        OSError: a folder for runs or results cannot be made or written.
         InterruptionError: Ctrl-C; the run in progress is saved.
     """
     begun = time.monotonic()
@@ -85,6 +86,7 @@ def sweep(
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"{folder} is not a folder; give another place for runs or results")
         folder.mkdir(parents=True, exist_ok=True)
+        _check_writable(folder)
     seconds = minutes * 60
     means = _Means(found, begun + seconds - min(60.0, RESERVE * seconds), device, quiet, say)
     for name in (name for name, place in found.items() if place is None):
@@ -114,8 +116,19 @@ def _attempt(item: Item, means: _Means, title: str) -> Report:
             if item.is_done():  # since
                 return Report(item, "there before")
             return _fill(item, place, means, title)
-    except (ValueError, OSError) as error:
-        return Report(item, "failed", str(error))
+    except InterruptionError:
+        raise
+    except (ValueError, OSError, RuntimeError, MemoryError) as error:  # a GPU's full memory is a RuntimeError
+        return Report(item, "failed", str(error).partition("\n")[0] or type(error).__name__)
+
+
+def _check_writable(folder: Path) -> None:
+    """Now, not when a run has been trained to the end."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(f"{folder} cannot be written ({error.strerror or error}); give another place") from None
 
 
 def _fill(item: Item, place: Path, means: _Means, title: str) -> Report:
