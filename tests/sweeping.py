@@ -17,9 +17,7 @@ def tiny_size(recipe):
     if recipe.task == "denoising":
         size = {"channels": 4, "batch_size": 4, "patch": 8, "patches_per_epoch": 12}
     else:
-        # An R_4 has a 1x1 convolution with stride 2: oneDNN spoils memory below 8 channels (uxlfoundation/oneDNN#6035).
-        width = 1 / 8 if "4" in recipe.network else 1 / 16
-        size = {"width": width, "batch_size": 8, "crop": 1, "rate": 0.05}
+        size = {"width": 1 / 16, "batch_size": 8, "crop": 1, "rate": 0.05}
     return dataclasses.replace(recipe, **size, epochs=2, compile=False)
 
 

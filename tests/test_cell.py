@@ -1,5 +1,6 @@
 """Recurrent cells around bodies and norm layers that a user writes."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -224,6 +225,8 @@ def test_bodies_without_norm_channels_are_refused():
         rc.RecurrentCell(Wrong(), 2)
     with pytest.raises(TypeError, match=r"Silent\.norm_channels is None"):
         rc.StandardCell(Silent, 2)
+    Silent.norm_channels = (np.int64(8),)
+    assert rc.RecurrentCell(Silent(), 2).bank[2, 0][0].num_features == 8
 
 
 @pytest.mark.parametrize("steps", [0, -1, (), (0, 1), (2, 2), 2.5, (1, 2.0), True, (True, 2), "23", None, ("2",)])
@@ -267,6 +270,9 @@ def test_rows_that_do_not_exist_are_refused():
     free = rc.RecurrentCell(Affine(), (2, 3), upstream=(1, 4), unified=False)
     with pytest.raises(ValueError, match=r"steps=3 behind row=3: the rows are \(1, 4\)$"):
         free(torch.zeros(()), 3)
+    first = rc.RecurrentCell(Affine(), (1, 3), unified=False)
+    with pytest.raises(ValueError, match=r"steps=3 behind row=1: the rows are \(1, 3\), each for its own step count$"):
+        first(torch.zeros(()), 3, row=1)
     with pytest.raises(ValueError, match=r"got steps=\(2, 3\) behind upstream=\(1, 3\); build with unified=False"):
         rc.RecurrentCell(Affine(), (2, 3), upstream=(1, 3))
 

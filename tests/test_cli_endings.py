@@ -61,6 +61,30 @@ def test_an_error_out_of_a_library_is_not_hidden(command, monkeypatch):
         command("evaluate", "x", "--data", "y", "--split", "test")
 
 
+def test_an_operator_that_fails_where_this_package_calls_it_is_not_hidden(command, monkeypatch):
+    def named(body):
+        names = {"__name__": "recurconv.evaluation", "x": torch.zeros(2)}
+        exec(compile(f"def evaluate(*args, **options):\n    {body}", "evaluation", "exec"), names)
+        monkeypatch.setattr(evaluation, "evaluate", names["evaluate"])
+        return command("evaluate", "x", "--data", "y", "--split", "test")
+
+    with pytest.raises(RuntimeError, match="expected dtype"):
+        named("x.lerp_(x.bfloat16(), 0.5)")
+    assert named("raise RuntimeError('rank 1 failed: the reason')").err == "recurconv: rank 1 failed: the reason\n"
+
+
+def test_a_name_that_the_terminal_cannot_show_costs_nothing():
+    code = (
+        "import io, sys; from recurconv import cli\n"
+        "cli.app.command()(lambda: print(chr(228)))\n"
+        "cli.app.registered_commands[-1].name = 'speak'\n"
+        "sys.stdout.reconfigure(encoding='ascii')\n"
+        "sys.argv = ['recurconv', 'speak']; cli.main()"
+    )
+    done = python(code)
+    assert (done.returncode, done.stdout) == (0, "\\xe4\n")
+
+
 @pytest.mark.parametrize("text", ["CUDA out of memory. Tried to allocate 2 GiB", "can't allocate memory: 9 bytes"])
 def test_too_little_memory_is_one_line(command, monkeypatch, text):
     assert ending(command, monkeypatch, RuntimeError(text)) == (2, "", f"recurconv: {text}\n")

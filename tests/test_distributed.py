@@ -106,6 +106,16 @@ def test_two_ranks_equal_one_process(settings, tmp_path):
     assert_equals_one_process(config, "tiny", tmp_path / "run")
 
 
+def test_two_ranks_train_in_bf16(tmp_path):
+    config = tiny.recipe("precision=bf16", "epochs=1")
+    assert ranks(train_here, config, "tiny", tmp_path / "run") == [0, 0]
+    alone = tiny.weights(tiny.train(config, "tiny", tmp_path / "one").path)
+    for name, tensor in tiny.weights(tmp_path / "run").items():
+        torch.testing.assert_close(
+            tensor, alone[name], rtol=0.05, atol=0.05, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
 def test_a_denoiser_on_two_ranks_equals_one_process(tmp_path):
     pictures, config = tiny.gray_pictures(tmp_path / "pictures"), tiny.denoising("optimizer=sgd", "rate=0.01")
     assert ranks(train_here, config, pictures, tmp_path / "run") == [0, 0]
@@ -177,6 +187,12 @@ def compare_batch_norm(rank):
             torch.testing.assert_close(share.grad, whole.grad[3 * rank : 3 * rank + 3])
         torch.testing.assert_close(cross.state_dict(), plain.state_dict())
         torch.testing.assert_close(cross.eval()(x), plain.eval()(x))
+    low = x.bfloat16()  # as under autocast: statistics are taken in float32, and kept so
+    plain, cross = nn.BatchNorm2d(3), CrossRankBatchNorm2d(3)
+    expected, got = plain(low.float()), cross(low[3 * rank : 3 * rank + 3])
+    assert got.dtype == torch.bfloat16
+    torch.testing.assert_close(got.float(), expected[3 * rank : 3 * rank + 3], rtol=0, atol=0.02)
+    torch.testing.assert_close(cross.state_dict(), plain.state_dict())
 
 
 def test_batch_norm_over_ranks_is_that_of_the_joined_batch():

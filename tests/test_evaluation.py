@@ -321,6 +321,21 @@ def test_what_has_no_meaning_for_the_network_is_refused(saved, cifar, pictures):
         evaluate(saved(brightening({1: 0, 2: 0.1}, image_channels=2), "two"), pictures, "test")
 
 
+def test_what_was_saved_in_bf16_is_measured_in_fp32(saved, cifar):
+    net = answering({1: 0, 2: 1})
+    exact = evaluate(saved(net, "exact"), cifar, "test")
+    low = evaluate(saved(net.to(torch.bfloat16), "low"), cifar, "test")
+    assert [row.value for row in low.rows] == [row.value for row in exact.rows]
+
+
+def test_where_nothing_was_held_out_there_is_no_minival(saved, animals):
+    folder = saved(rc.r2(3, steps=(1, 2), width=1 / 16, class_names=("ant", "bee", "cow")), "net")
+    recipe = recipes.override(recipes.get("r2-folder"), ["minival=0", "size=16"])
+    train_like(folder, recipe)
+    with pytest.raises(ValueError, match="minival=0 holds nothing out, so the split minival is empty"):
+        evaluate(folder, animals, "minival")
+
+
 def test_a_colour_denoiser_is_measured_in_colour(saved, pictures):
     gray, colour = (
         evaluate(

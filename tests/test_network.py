@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -133,6 +134,20 @@ def test_the_config_says_how_to_make_the_network_again():
     assert {n: t.shape for n, t in again.state_dict().items()} == {n: t.shape for n, t in net.state_dict().items()}
     from_arrays = rc.r3(steps=torch.tensor([1, 2]).numpy(), channels=4)
     assert from_arrays.config["arguments"]["steps"] == [1, 2]
+    from_iterators = rc.r2(3, (n for n in (1, 2)), width=1 / 16, mean=iter([0.1, 0.2, 0.3]), class_names=iter("abc"))
+    kept = {name: from_iterators.config["arguments"][name] for name in ("steps", "mean", "class_names")}
+    assert kept == {"steps": [1, 2], "mean": [0.1, 0.2, 0.3], "class_names": ["a", "b", "c"]}
+    assert rc.r2(**from_iterators.config["arguments"]).dial == from_iterators.dial == (1, 2)
+
+
+def test_tensors_and_arrays_are_taken_as_numbers():
+    net = make("r2", mean=torch.tensor(0.25), std=np.array(0.5))
+    assert net.normalize.mean.flatten().tolist() == [0.25] * 3
+    assert net.config["arguments"]["mean"] == 0.25
+    largest = net.dial[-1]
+    x = images("r2")
+    assert net.counts(np.array([largest, largest])) == net.counts(np.int64(largest)) == (largest, largest)
+    assert net.eval()(x, torch.tensor([largest, largest])).equal(net(x))
 
 
 def norm_names(group):

@@ -50,6 +50,12 @@ def test_probabilities_are_the_softmax_of_the_logits(orange):
     assert sum(found.probabilities.values()) == pytest.approx(1, abs=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_a_network_of_another_precision_predicts(orange, dtype):
+    found = predict(colours().to(dtype), orange("RGB", ".png"), size=8)
+    assert list(found.probabilities.values()) == pytest.approx(ORANGE, abs=0.01)
+
+
 @pytest.mark.parametrize(
     ("mode", "suffix", "error"),
     [("RGBA", ".png", 0), ("P", ".gif", 0.02), ("CMYK", ".tif", 0), ("RGB", ".jpg", 0.01), ("YCbCr", ".jpg", 0.01)],

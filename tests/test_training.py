@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 import recurconv as rc
 import tiny
-from recurconv.distributed import make_fabric
+from recurconv.distributed import make_fabric, wants_bf16
 from recurconv.objectives import draw_plan
 from recurconv.optimisation import rate_factor, restore_optimizer
 from recurconv.training import Trainer
@@ -259,6 +259,9 @@ def test_bf16_runs_where_asked_for_and_is_not_chosen_without_hardware(monkeypatc
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda told=capabilities: told)
         kind = make_fabric("cpu", "auto")._precision.precision
         assert kind == {"fp32": "32-true", "bf16": "bf16-mixed"}[precision]
+    # PyTorch says of GPUs that only emulate it that they have it, too, unless it is asked.
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    assert not wants_bf16("auto", "cuda")
 
 
 def first_logits():

@@ -122,9 +122,8 @@ class RecurrentCell(nn.Module):
 
     def _check_row(self, steps: int, row: int) -> None:
         if row not in self.bank.extents or (self.own_rows and row != steps):
-            hint = (
-                ", each for its own step count; build with unified=False for counts per cell" if self.own_rows else ""
-            )
+            hint = ", each for its own step count" if self.own_rows else ""
+            hint += "; build with unified=False for counts per cell" if self.unified else ""
             raise ValueError(
                 f"no norm groups for steps={steps} behind row={row}: the rows are {tuple(self.bank.extents)}{hint}"
             )
@@ -190,9 +189,9 @@ def norm_channels(body: nn.Module) -> tuple[int, ...]:
         TypeError: it says nothing, or something else.
     """
     channels = getattr(body, "norm_channels", None)
-    if not isinstance(channels, tuple | list) or not all(isinstance(count, int) for count in channels):
+    if not isinstance(channels, tuple | list) or not all(isinstance(count, Integral) for count in channels):
         raise TypeError(
             f"{type(body).__name__}.norm_channels is {channels!r}; set it to the channel count of each norm layer that "
             "its forward(x, norms) uses, e.g. norm_channels = (64, 64)"
         )
-    return tuple(channels)
+    return tuple(map(int, channels))

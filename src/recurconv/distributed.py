@@ -44,7 +44,7 @@ def wants_bf16(precision: str, accelerator: str) -> bool:
     if precision != "auto":
         return precision == "bf16"
     if accelerator == "cuda":
-        return bool(torch.cuda.is_bf16_supported())
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
@@ -120,6 +120,8 @@ class CrossRankBatchNorm2d(nn.BatchNorm2d):
         """[B, C, H, W] -> the same shape."""
         if not self.training or not dist.is_initialized():
             return super().forward(x)
+        dtype = x.dtype
+        x = x.to(torch.promote_types(dtype, torch.float32))  # as PyTorch's own, under autocast to bf16, too
         count = x.numel() // x.shape[1] * dist.get_world_size()
         mean = _mean_over_ranks(x.mean((0, 2, 3)))
         centred = x - mean.view(1, -1, 1, 1)
@@ -134,7 +136,7 @@ class CrossRankBatchNorm2d(nn.BatchNorm2d):
         scale = torch.rsqrt(variance + self.eps)
         scale = scale if self.weight is None else scale * self.weight
         out = centred * scale.view(1, -1, 1, 1)
-        return out if self.bias is None else out + self.bias.view(1, -1, 1, 1)
+        return (out if self.bias is None else out + self.bias.view(1, -1, 1, 1)).to(dtype)
 
 
 class _SumOverRanks(torch.autograd.Function):

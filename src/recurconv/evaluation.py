@@ -200,7 +200,7 @@ def evaluate(
     say(f"reading {data}")
     task = TASKS[recipe.task](recipe, data, split, target, class_names=network.class_names)
     _check_fit(network, task, data)
-    network = network.to(target)
+    network = network.to(target, torch.promote_types(network.normalize.mean.dtype, torch.float32))  # if saved in bf16
     rows: list[Row] = []
     notes: list[str] = []
     for own in levelled:

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypedDict, TypeVar
 
@@ -39,7 +39,8 @@ class Normalize(nn.Module):
     def __init__(self, channels: int, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
         super().__init__()
         for name, value in (("mean", mean), ("std", std)):
-            values = [float(v) for v in value] if isinstance(value, Iterable) else [float(value)] * channels
+            given: Any = value
+            values = [float(v) for v in given] if _is_several(given) else [float(given)] * channels
             if len(values) != channels or (name == "std" and not all(v > 0 for v in values)):
                 raise ValueError(
                     f"{name}={value!r}: give one number, or one for each of {channels} channels, std above 0"
@@ -133,12 +134,13 @@ class Network(nn.Module):
             ValueError: a count off the dial, a wrong number of counts, or different ones in a unified network.
         """
         cells = self.cells()
-        if not isinstance(steps, Sequence):
-            return (self.setting(steps),) * len(cells)
-        counts = tuple(self.setting(count) for count in steps)
+        given: Any = steps
+        if not _is_several(given):
+            return (self.setting(given),) * len(cells)
+        counts = tuple(self.setting(count) for count in given)
         if len(counts) != len(cells):
             raise ValueError(
-                f"steps={tuple(steps)} has {len(counts)} counts; give one, or one for each of {len(cells)} cells"
+                f"steps={counts} has {len(counts)} counts; give one, or one for each of {len(cells)} cells"
             )
         if len(set(counts)) > 1 and any(getattr(cell, "unified", True) for cell in cells):
             raise ValueError(
@@ -238,8 +240,10 @@ def builder(build: Callable[Parameters, N]) -> Callable[Parameters, N]:
 
     @functools.wraps(build)
     def wrapped(*args: Parameters.args, **kwargs: Parameters.kwargs) -> N:
-        network = build(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = _kept(value)
+        network = build(*bound.args, **bound.kwargs)
         bound.apply_defaults()
         arguments = dict(bound.arguments)
         arguments.update(arguments.pop("options", {}))
@@ -249,6 +253,18 @@ def builder(build: Callable[Parameters, N]) -> Callable[Parameters, N]:
 
     BUILDERS[build.__name__] = wrapped
     return wrapped
+
+
+def _is_several(value: Any) -> bool:
+    """Whether there are several numbers; a tensor or array without dimensions is one."""
+    return isinstance(value, Iterable) and getattr(value, "ndim", 1) > 0
+
+
+def _kept(value: Any) -> Any:
+    """What can be read only once, as a tuple; in a dict, too."""
+    if isinstance(value, dict):
+        return {key: _kept(own) for key, own in value.items()}
+    return tuple(value) if isinstance(value, Iterator) else value
 
 
 def _plain(value: Any) -> Any:

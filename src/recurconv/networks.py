@@ -32,12 +32,14 @@ class ResidualBody(nn.Module):
         self.conv1 = nn.Conv2d(channels, out_channels, 3, stride, padding=1, bias=bias)
         self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=bias)
         same = stride == 1 and out_channels == channels
-        self.shortcut = None if same else nn.Conv2d(channels, out_channels, 1, stride, bias=False)
+        self.shortcut = None if same else nn.Conv2d(channels, out_channels, 1, bias=False)
+        self.stride = stride
 
     def forward(self, x: torch.Tensor, norms: Sequence[nn.Module]) -> torch.Tensor:
         """[B, C, H, W] -> the same shape, or that of the out channels and stride; ``norms``: two layers."""
         h = F.relu(norms[0](x))
-        x = x if self.shortcut is None else self.shortcut(h)
+        # Not by the convolution's own stride: oneDNN spoils memory in its gradient below 8 channels in channels_last.
+        x = x if self.shortcut is None else self.shortcut(h[..., :: self.stride, :: self.stride])
         h = self.conv1(h)
         return x + self.conv2(F.relu(norms[1](h)))  # type: ignore[no-any-return]
 

@@ -61,7 +61,7 @@ def predict(network: Network, picture: Path, *, steps: int | None = None, size: 
     setting = network.setting(steps)
     size = size or network.image_size or IMAGE_SIZE
     check_classifier(network, size)
-    image = read_fitted(picture, size).float().div(255).unsqueeze(0)
+    image = read_fitted(picture, size).float().div(255).unsqueeze(0).to(network.normalize.mean.dtype)
     with torch.inference_mode():
         probabilities = network(image, setting)[0].double().softmax(0).tolist()
     if not all(map(math.isfinite, probabilities)):

@@ -121,6 +121,8 @@ class Classification(Task):
 
     def _open(self, data: Path, split: str, download: bool, class_names: Sequence[str] | None) -> ImageSet:
         recipe = self.recipe
+        if recipe.minival == 0 and split == "minival":
+            raise ValueError("minival=0 holds nothing out, so the split minival is empty; give another split")
         if recipe.data == "folder":
             return load_folder(data, split, size=recipe.size, workers=recipe.workers, class_names=class_names)
         images = load_cifar(data, recipe.data, split, minival=recipe.minival, download=download, device=self.device)

@@ -273,6 +273,15 @@ def test_empty_classes_are_named(flat):
     assert "no pictures in ant, bee" in refused(flat)
 
 
+def test_pictures_that_are_all_alike_are_refused(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for number in range(2):
+            Image.new("RGB", (9, 9), (9, 8, 7)).save(tmp_path / name / f"{number}.png")
+    with pytest.raises(ValueError, match="all pixels of all training pictures are alike"):
+        load_folder(tmp_path, "train", size=8).std  # noqa: B018
+
+
 def test_folders_without_two_classes_are_refused(tmp_path):
     (tmp_path / "none").mkdir()
     save(picture(0), tmp_path / "none" / "a.png")

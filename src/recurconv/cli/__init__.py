@@ -1,8 +1,10 @@
 """The command line: ``main`` runs it and says how it ends; the subcommands are in the files beside this one."""
 
+import dis
+import io
 import signal
 import sys
-import traceback
+from types import TracebackType
 from typing import Any
 
 from recurconv.cli import commands, denoise, export, report, reproduce, tune  # noqa: F401  (each file registers its subcommands)
@@ -20,6 +22,9 @@ def main() -> None:
     need.
     """
     signal.signal(signal.SIGTERM, _end)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that a terminal cannot show must not cost what was done
+            stream.reconfigure(errors="backslashreplace")
     words = sys.argv[1:]
     try:
         try:
@@ -62,14 +67,25 @@ def _status(error: Exception) -> int | None:
     installed, and every ValueError or RuntimeError that this package raises itself. One that comes out of PyTorch or
     another library is of the second: what a user enters is checked before it gets there.
     """
-    *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
-    ours = innermost.f_globals.get("__name__", "").partition(".")[0] == "recurconv"
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    ours = innermost is not None and _is_ours(innermost, error)
     extra = isinstance(error, ImportError) and "pip install" in str(error)
     explained = isinstance(error, OSError) or (ours and (isinstance(error, ValueError | RuntimeError) or extra))
     memory = isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in ("out of memory", "allocate memory"))
     )
     return int(getattr(error, "exit_status", 2)) if explained or memory else None
+
+
+def _is_ours(place: TracebackType, error: Exception) -> bool:
+    """Whether this package raised an error; of a RuntimeError only by a raise: an operator of PyTorch has no frame."""
+    code = place.tb_frame
+    if code.f_globals.get("__name__", "").partition(".")[0] != "recurconv":
+        return False
+    at = (step.opname for step in dis.get_instructions(code.f_code) if step.offset == place.tb_lasti)
+    return not isinstance(error, RuntimeError) or next(at, "").startswith(("RAISE", "RERAISE"))
 
 
 def _spread(arguments: list[str]) -> list[str]:

@@ -86,7 +86,13 @@ class PictureFolder(ImageSet):
         known = self.sums | _examine_all([file for file in self.sample if file not in self.sums], self.size)
         total, squares = np.sum([known[file] for file in self.sample], axis=0) / (len(self.sample) * self.size**2)
         mean, mean_square = total / 255, squares / 255**2
-        return _triple(mean), _triple(np.sqrt(np.maximum(mean_square - mean**2, 0)))
+        variance = np.maximum(mean_square - mean**2, 0)
+        if not variance.all():
+            raise ValueError(
+                f"{self.name}: in a colour channel all pixels of all training pictures are alike, which tells nothing; "
+                "give other pictures"
+            )
+        return _triple(mean), _triple(np.sqrt(variance))
 
     def __len__(self) -> int:
         return len(self.files)
