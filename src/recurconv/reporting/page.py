@@ -161,9 +161,9 @@ def _introduction(book: Book, presets: Sequence[cells.Preset], source: str) -> s
         f"missing stands as “{NOT_RUN}”.\n\n"
         "```bash\n"
         f"recurconv reproduce all --data DATA --out RUNS --results {source} --minutes 60   # goes on where it stopped\n"
+        f"recurconv reproduce all --data DATA --out RUNS --results {source} --preset short --seeds 1\n"
         f"recurconv report --results {source}\n"
         "```\n\n"
-        "(`--preset short` for the runs of that preset.) "
         "Ours: the last checkpoint on the test set, mean ± standard deviation over n seeds. "
         + " ".join(PRESETS[preset] for preset in presets)
     )
