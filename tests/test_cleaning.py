@@ -198,7 +198,10 @@ def test_weak_noise_that_is_found_is_told_to_the_network_and_strong_noise_is_not
         cleaned = Cleaner(net).clean(pixels)
         assert (cleaned.sigma, cleaned.steps) == (found, 2 if told != 0 else 0)
         np.testing.assert_allclose(cleaned.pixels, pixels if told == 0 else whole(net, pixels, 2, told))
-    np.testing.assert_allclose(denoise(pixels, 50, model=net), whole(net, pixels, 2, 50.0))  # what is said is told
+    for said in (50, np.float32(50), np.int64(50)):
+        np.testing.assert_allclose(
+            denoise(pixels, said, model=net), whole(net, pixels, 2, 50.0)
+        )  # what is said is told
 
 
 # --- budgets
@@ -255,6 +258,7 @@ def test_what_is_no_picture_is_refused(image, reason):
         ({"sigma": 75}, "sigma=75"),
         ({"sigma": "low"}, "sigma='low'"),
         ({"sigma": float("nan")}, "sigma=nan"),
+        ({"sigma": np.array([25.0, 3.0])}, "sigma=array"),
         ({"steps": 3}, r"steps=3 is not on this network's dial \(1, 2\)"),
         ({"steps": 1, "milliseconds": 5}, "steps=1 and milliseconds=5; give one of them"),
         ({"milliseconds": 0}, "milliseconds=0 is no budget"),

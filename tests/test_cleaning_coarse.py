@@ -61,6 +61,16 @@ def test_grain_of_brightness_alone_is_coarse_in_colour(photo):
     assert is_coarse(with_noise(photo, 20, channels=1))
 
 
+@pytest.mark.parametrize("tint", [(1, 1, 1), (1, 0.97, 0.92), (1, 0.85, 0.65)])
+def test_grain_of_a_toned_picture_is_taken_from_it(tint):
+    """Each channel holds the same grain, stronger or weaker: it is white noise, and not the channel's own."""
+    light = sample_picture().astype(np.float64)
+    clean = np.rint(light[..., None] * tint)
+    pixels = np.clip(np.rint(with_noise(light[..., None], 20, channels=1) * np.array(tint)), 0, 255).astype(np.uint8)
+    assert is_coarse(pixels)
+    assert psnr(clean, Cleaner().clean(pixels).pixels) > psnr(clean, pixels) + 6
+
+
 def test_all_types_are_judged_alike(photo):
     for pixels, expected in ((with_noise(photo, 10), False), (jpeg(with_noise(photo, 10)), True)):
         for same in (pixels, pixels.astype(np.uint16) * 257, pixels / 255, (pixels / 255).astype(np.float16)):

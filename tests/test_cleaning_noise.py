@@ -105,6 +105,27 @@ def test_the_ground_between_photos_is_not_judged(sigma):
     assert estimate_sigma(page) == pytest.approx(sigma, rel=0.15)
 
 
+@pytest.mark.parametrize("level", [0, 16, 128, 250, 255])
+@pytest.mark.parametrize(("down", "across"), [(40, 0), (0, 70), (40, 70)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_frame_of_one_level_is_not_judged(level, down, across, channels):
+    picture = with_noise(smooth(400, channels), 20)
+    inside = np.zeros((400, 400), bool)
+    inside[down : 400 - down, across : 400 - across] = True
+    picture[~inside] = level + (np.indices((400, 400)).sum(0)[~inside] % 2).reshape(-1, *[1] * (channels > 1)) * (
+        level == 128
+    )
+    assert estimate_sigma(picture) == pytest.approx(20, rel=0.15)
+    assert estimate_sigma(picture / 255) == pytest.approx(20, rel=0.15)
+
+
+def test_a_picture_of_flat_areas_and_edges_has_no_noise():
+    drawing = np.full((300, 300), 250, np.uint8)
+    drawing[40:200, 50:260] = 90
+    drawing[100:120, 20:280] = 30
+    assert estimate_sigma(drawing) == 0
+
+
 @pytest.mark.parametrize("shape", [(64, 64), (600, 600), (100, 300, 3)])
 @pytest.mark.filterwarnings("error")
 def test_where_nothing_is_useful_the_answer_is_still_a_number(shape):
@@ -112,7 +133,8 @@ def test_where_nothing_is_useful_the_answer_is_still_a_number(shape):
         assert estimate_sigma(np.full(shape, ground, np.uint8)) == 0
     assert estimate_sigma(np.full(shape, 99, np.uint8), np.zeros(shape[:2], bool)) == 0
     lines = 255 * (np.random.default_rng(0).random(shape) > 0.5).astype(np.uint8)  # black and white alone
-    assert 20 < estimate_sigma(lines) < 300
+    assert estimate_sigma(lines) == 0  # as strong as no noise is
+    assert estimate_sigma((lines > 0) * np.uint8(160) + np.uint8(40)) > 20
     speck = np.zeros(shape, np.uint8)
     speck[-1, -1] = 99
     assert np.isfinite(estimate_sigma(speck))

@@ -104,6 +104,14 @@ def test_what_was_written_into_the_folder_is_not_read_again(command, gray, photo
     assert (done.status, written(photos)) == (0, first)
 
 
+def test_what_was_written_is_no_source_of_a_pattern_either(photos):
+    out = photos / "clean"
+    found = files.jobs([f"{photos}/**/*.png"], out)
+    (out / "further" / "down").mkdir(parents=True)
+    Image.fromarray(noisy(9, 7)).save(out / "further" / "down" / "c.png")
+    assert files.jobs([f"{photos}/**/*.png"], out) == found
+
+
 def test_the_same_picture_twice_is_done_once(photos, tmp_path):
     jobs = files.jobs([str(photos / "a.png"), str(photos)], tmp_path / "clean")
     assert [job.source for job in jobs] == [photos / name for name in ("a.png", "b.jpg", "further/down/c.png")]
@@ -250,6 +258,22 @@ def test_the_other_pictures_go_on(command, gray, photos, tmp_path):
     assert f"{tmp_path / 'clean/b.jpg'} is there already; give --overwrite" in done.err
 
 
+def test_too_little_memory_for_one_picture_does_not_stop_the_others(command, gray, photos, tmp_path, monkeypatch):
+    clean = Cleaner.clean
+
+    def cleaning(self, pixels, *arguments, **options):
+        if pixels.shape == (9, 7):
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] can't allocate memory: you tried to")
+        return clean(self, pixels, *arguments, **options)
+
+    monkeypatch.setattr(Cleaner, "clean", cleaning)
+    imaging.write(imaging.Picture(noisy(9, 7)), photos / "large.png")
+    done = command("denoise", photos, "-o", tmp_path / "clean", "--model", gray, "--sigma", 20)
+    assert done.status == 1
+    assert done.err == f"recurconv: {photos / 'large.png'}: there is too little memory for it; take a smaller --tile\n"
+    assert written(tmp_path / "clean") == ["a.png", "b.jpg", "further/down/c.png"]
+
+
 def test_nothing_is_overwritten_unasked(refused, command, gray, photos, tmp_path):
     out = tmp_path / "out.png"
     out.write_text("precious")
@@ -262,6 +286,11 @@ def test_nothing_is_overwritten_unasked(refused, command, gray, photos, tmp_path
     itself = ("denoise", photos / "a.png", "--model", gray, "--sigma", 20, "--overwrite", "-o")
     assert "would be replaced by its own result" in refused(*itself, photos / "a.png")
     assert "would be replaced by its own result" in refused(*itself, photos)
+    through_new_folder = photos / "new" / ".." / "a.png"
+    assert "would be replaced by its own result" in refused(*itself, through_new_folder)
+    other = ("denoise", photos / "a.png", "--model", gray, "--sigma", 20, "-o", photos / "new" / ".." / "b.jpg")
+    assert f"{(photos / 'b.jpg').resolve()} is there already" in refused(*other)
+    assert not (photos / "new").exists()
     assert (photos / "a.png").read_bytes() == before
 
 
@@ -272,6 +301,8 @@ def test_bad_input(refused, gray, colour, photos, tmp_path):
 
     picture = photos / "a.png"
     says("no file matches", photos / "*.tif")
+    says("a pattern has no .. behind its first * or ?", photos / "*" / ".." / "*.png", out=tmp_path / "x")
+    says("a name of a picture or folder is empty", "", out=tmp_path / "x")
     says("no such file", photos / "none.png")
     says("no picture in this folder", gray, out=tmp_path / "x")
     says(f"{photos / 'b.jpg'} is a file; give a folder", photos, out=photos / "b.jpg")

@@ -16,6 +16,7 @@ ROOMS = [
     "_version",
     "usage",
     "files",
+    "memory",
     "runtime",
     "recipe",
     "recipes",

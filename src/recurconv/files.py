@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+LONGEST = 40  # characters of a name that a temporary file is given: one of 255 bytes has no room for more
+
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then put it in place: all of it is there, or the old one.
@@ -15,7 +17,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         OSError: what the disk says; the temporary file is gone then and the old file as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    temporary = path.with_name(f".{path.name[:LONGEST]}.{uuid.uuid4().hex}")
     try:
         temporary.touch(exist_ok=False)
         mode = temporary.stat().st_mode

@@ -66,8 +66,8 @@ def r2_cifar10_short() -> Recipe:
         r2_cifar10(),
         name="r2-cifar10-short",
         summary="R_2 x0.5, dial (2, 3, 4), double, CIFAR-10, sized for two CPU cores",
-        reaches="17.75, 15.88, 15.55 % test error at 2, 3, 4 steps; 13.16, 11.40, 11.14 % after 16 and 10 more epochs, by "
-        "--set init=RUN --set epochs=16 --set norm_batches=100, the last 10 with rate=0.05 (results/r2-cifar10.json)",
+        reaches="17.75, 15.88, 15.55 % test error at 2, 3, 4 steps; 13.16, 11.40, 11.14 % after 16 and 10 more epochs, "
+        "by --set init=RUN --set epochs=16 --set norm_batches=100, the last 10 at rate=0.05 (results/r2-cifar10.json)",
         takes="82 minutes on one CPU core with AVX2, and 102 and 63 more",
         width=0.5,
         epochs=12,

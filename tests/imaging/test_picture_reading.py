@@ -183,6 +183,12 @@ def test_a_file_that_changes_is_read_anew(tmp_path):
         assert_holds(imaging.read(tmp_path / "a.png"), stored)
 
 
+def test_float_values_that_noise_took_beyond_black_and_white(tmp_path):
+    pixels = np.linspace(-0.2, 1.2, 30, dtype=np.float32).reshape(5, 6)
+    tifffile.imwrite(tmp_path / "a.tif", pixels)
+    np.testing.assert_array_equal(imaging.read(tmp_path / "a.tif").pixels, pixels)
+
+
 def test_a_picture_refuses_what_is_none():
     with pytest.raises(ValueError, match=r"pixels are int64 \[2, 2\]; they must be uint8, uint16 or float32"):
         imaging.Picture(np.zeros((2, 2), np.int64))

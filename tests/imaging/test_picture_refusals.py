@@ -30,6 +30,11 @@ def cut(path, suffix, part=0.6, **options):
     return data[: int(part * len(data))]
 
 
+def cut_tiles(path, compression):
+    data = tiff(path, values("uint8", 128, 128, 3), tile=(64, 64), photometric="rgb", compression=compression)
+    return data[: len(data) // 2]
+
+
 def frames(path, suffix):
     return file(path.with_suffix(suffix), lambda p: FRAMES[0].save(p, save_all=True, append_images=FRAMES[1:]))
 
@@ -56,6 +61,8 @@ BAD = {
     "cut.png": (lambda p: cut(p, ".png"), "damaged, truncated or unreadable PNG file"),
     "cut.jpg": (lambda p: cut(p, ".jpg"), "damaged, truncated or unreadable JPEG file"),
     "cut.tif": (lambda p: cut(p, ".tif"), "damaged, truncated or unreadable TIFF file"),
+    "tiles.tif": (lambda p: cut_tiles(p, "zlib"), "damaged, truncated or unreadable TIFF file"),
+    "plain tiles.tif": (lambda p: cut_tiles(p, None), "damaged, truncated or unreadable TIFF file"),
     "cut.webp": (lambda p: cut(p, ".webp"), "damaged, truncated or unreadable WebP file"),
     "cut.gif": (lambda p: cut(p, ".gif"), "damaged, truncated or unreadable GIF file"),
     "cut.avif": (lambda p: cut(p, ".avif"), "damaged, truncated or unreadable HEIF file"),
@@ -85,10 +92,10 @@ BAD = {
     "deep.tif": (lambda p: tiff(p, np.zeros((4, 4), np.uint32)), "values of the type uint; 8 and 16 bits without"),
     "double.tif": (lambda p: tiff(p, np.zeros((4, 4))), "values of an unusual type; 8 and 16 bits"),
     "bright.tif": (
-        lambda p: tiff(p, np.full((4, 4), 1.5, np.float32)),
-        r"float values from 1\.5 to 1\.5; they must be",
+        lambda p: tiff(p, np.full((4, 4), 2.5, np.float32)),
+        r"float values from 2\.5 to 2\.5; they must be",
     ),
-    "negative.tif": (lambda p: tiff(p, np.full((4, 4), -0.1, np.float32)), r"float values from -0\.1 to -0\.1"),
+    "negative.tif": (lambda p: tiff(p, np.full((4, 4), -1.1, np.float32)), r"float values from -1\.1 to -1\.1"),
     "nan.tif": (lambda p: tiff(p, np.full((4, 4), np.nan, np.float32)), "float values from nan to nan"),
     "infinite.tif": (lambda p: tiff(p, np.full((4, 4), np.inf, np.float32)), "float values from inf to inf"),
     "five.tif": (

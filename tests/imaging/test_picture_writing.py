@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import os
 import struct
 
 import numpy as np
@@ -88,7 +89,7 @@ def test_every_format_and_size_comes_back(tmp_path, suffix, size):
     imaging.write(picture, tmp_path / f"a{suffix.upper()}")
     again = imaging.read(tmp_path / f"a{suffix.upper()}")
     assert again.pixels.shape == picture.pixels.shape
-    if suffix not in (".jpg", ".jpeg"):
+    if suffix not in (".jpg", ".jpeg", ".jpe", ".jfif"):
         np.testing.assert_array_equal(again.pixels, picture.pixels)
 
 
@@ -267,6 +268,28 @@ def test_a_turned_picture_is_upright_in_memory_and_in_the_file(tmp_path, suffix,
             assert image.size == (picture.pixels.shape[1], picture.pixels.shape[0])
             if target != ".jpg":
                 np.testing.assert_array_equal(ImageOps.exif_transpose(image), picture.pixels)
+
+
+def test_xmp_says_upright_too(tmp_path):
+    forms = (b'tiff:Orientation="6"', b"<tiff:Orientation>6</tiff:Orientation>")
+    for form, upright in zip(forms, (form.replace(b"6", b"1") for form in forms), strict=True):
+        picture = imaging.Picture(values("uint8", 6, 5, 3), metadata={"xmp-data": b"<x " + form + b"/>"})
+        imaging.write(picture, tmp_path / "a.png", overwrite=True)
+        assert imaging.read(tmp_path / "a.png").metadata["xmp-data"] == b"<x " + upright + b"/>"
+
+
+def test_a_name_of_255_bytes_and_one_that_is_no_utf8(tmp_path):
+    for name in ("\u5199" * 83 + ".png", os.fsdecode(b"caf\xe9.png")):
+        picture = imaging.Picture(values("uint8", 6, 5, 3), metadata={"png-chunks": png_chunk(b"tEXt", b"a\0b")})
+        imaging.write(picture, tmp_path / name)
+        np.testing.assert_array_equal(imaging.read(tmp_path / name).pixels, picture.pixels)
+
+
+def test_a_link_to_nowhere_is_not_replaced_unasked(tmp_path):
+    (tmp_path / "a.png").symlink_to(tmp_path / "nowhere.png")
+    with pytest.raises(FileExistsError, match="is there already"):
+        imaging.write(imaging.Picture(values("uint8", 6, 5, 3)), tmp_path / "a.png")
+    assert (tmp_path / "a.png").is_symlink()
 
 
 def test_a_thumbnail_of_the_picture_before_is_dropped(tmp_path):

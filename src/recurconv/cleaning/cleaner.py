@@ -3,6 +3,7 @@
 import copy
 import time
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,7 +83,8 @@ class Cleaner:
             raise ValueError(f"steps={steps} and milliseconds={milliseconds:g}; give one of them")
         if milliseconds is not None and not milliseconds > 0:
             raise ValueError(f"milliseconds={milliseconds:g} is no budget; give a number above 0")
-        if sigma != "auto" and not (isinstance(sigma, int | float) and 0 <= sigma <= LARGEST_SIGMA):
+        auto = isinstance(sigma, str) and sigma == "auto"
+        if not auto and not (isinstance(sigma, Real) and 0 <= sigma <= LARGEST_SIGMA):
             raise ValueError(
                 f"sigma={sigma!r}; give a number from 0 to {LARGEST_SIGMA:g}, in 1/255 of white, or 'auto'"
             )

@@ -1,6 +1,7 @@
 """Picture files made clean: which file comes from which, and one of them."""
 
 import glob
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from recurconv import imaging
 from recurconv.cleaning.cleaner import Cleaned, Cleaner
 from recurconv.cleaning.tiles import Done
 from recurconv.data.pictures import list_pictures
+from recurconv.memory import is_out_of_memory
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,10 @@ def jobs(sources: Sequence[str], out: Path) -> list[Job]:
     """
     if str(out) == "-":
         raise ValueError("-o -: pictures are not written to standard output; give a file or a folder")
+    if "" in sources:
+        raise ValueError("a name of a picture or folder is empty; give one, or . for this folder")
+    if ".." in out.parts:  # so that what is there is seen although folders on the way are yet to be made
+        out = out.resolve()
     if len(sources) == 1 and out.suffix and not out.is_dir() and not _many(sources[0]):
         return [Job(Path(sources[0]), out, named=True)]
     if out.exists() and not out.is_dir():
@@ -101,6 +107,10 @@ def clean_file(
         clean = _clean(picture, cleaner, done)
     except (ValueError, MemoryError) as error:
         raise type(error)(f"{job.source}: {error}") from None
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise MemoryError(f"{job.source}: there is too little memory for it; take a smaller --tile") from None
+        raise
     imaging.write(replace(picture, pixels=clean.pixels), target, overwrite=overwrite)
     written[target] = job.source
     height, width = picture.pixels.shape[:2]
@@ -127,7 +137,7 @@ def _check_free(job: Job, target: Path, overwrite: bool, written: Mapping[Path, 
         raise _both(written[target], job.source, target)
     if target.exists() and job.source.exists() and target.samefile(job.source):
         raise ValueError(f"{job.source}: would be replaced by its own result; write to another file or folder")
-    if target.exists() and not overwrite:
+    if os.path.lexists(target) and not overwrite:
         raise FileExistsError(f"{target} is there already; give --overwrite to replace it")
 
 
@@ -146,18 +156,19 @@ def _found(source: str, out: Path) -> Iterator[tuple[Path, Path]]:
     """The files of a source, each with its place in the folder to write."""
     path = Path(source)
     if path.is_dir():
-        inside = out.resolve()
-        # What was written into the folder before is not read again.
-        files = [
-            file for file in list_pictures(path) if inside == path.resolve() or inside not in file.resolve().parents
-        ]
-        yield from ((file, file.relative_to(path)) for file in files)
+        root, files = path, list_pictures(path)
     elif _many(source):
-        names = sorted(name for name in glob.glob(source, recursive=True) if Path(name).is_file())
-        if not names:
-            raise ValueError(f"no file matches {source}")
         plain = next(number for number, part in enumerate(path.parts) if glob.has_magic(part))
+        if ".." in path.parts[plain:]:
+            raise ValueError(f"{source}: a pattern has no .. behind its first * or ?; start it from the folder above")
         root = Path(*path.parts[:plain])
-        yield from ((Path(name), Path(name).relative_to(root)) for name in names)
+        files = sorted(file for file in map(Path, glob.glob(source, recursive=True)) if file.is_file())
+        if not files:
+            raise ValueError(f"no file matches {source}")
     else:
         yield path, Path(path.name)
+        return
+    inside = out.resolve()
+    # What was written into the folder before is not read again.
+    fresh = [file for file in files if inside == root.resolve() or inside not in file.resolve().parents]
+    yield from ((file, file.relative_to(root)) for file in fresh)

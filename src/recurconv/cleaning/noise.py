@@ -25,6 +25,11 @@ HOPELESS = 0.6
 # Of noise that differs from pixel to pixel, colour has twice the diagonal detail at full size that it has at half size,
 # and photographs' own takes at most a third of that; where JPEG halved colour it is less than at half size.
 COARSE = 1.2
+# Noise of each channel's own makes the difference of two twice as noisy as brightness, and at least 1.2 times in 25
+# pictures at 5 to 50/255; grain that the channels of a toned picture share, at most a quarter.
+OF_BRIGHTNESS = 0.8
+STRONGEST = 127.5  # in 1/255: no noise inside black and white is stronger; a pattern is
+FLAT = 2 / 255  # of white: a page or a frame around a photo differs by so little, also in a JPEG
 TEXTURE = 1.5  # in 1/255: what photographs add even in such patches (results/denoising-unknown-noise.json)
 
 NEEDS = 'estimating the noise needs scikit-image and PyWavelets: pip install "recurconv[denoise]", or say sigma'
@@ -47,7 +52,7 @@ def estimate_sigma(pixels: Pixels, visible: NDArray[np.bool_] | None = None, *, 
 
     Returns:
         The standard deviation in 1/255 of white, of each channel; 0 for a picture with no detail at all, or too small
-        to tell.
+        to tell, and for a pattern, such as a dithered picture, that no noise could be.
 
     Raises:
         ImportError: scikit-image or PyWavelets is not installed.
@@ -63,7 +68,8 @@ def estimate_sigma(pixels: Pixels, visible: NDArray[np.bool_] | None = None, *, 
     coefficients = math.prod(side / 2 for side in patches[0].shape[:2])
     expected = 1 + NORMAL_QUANTILE * SPREAD / math.sqrt(coefficients) if len(found) > 1 else 1.0
     detail = 255 * float(np.quantile(found, QUANTILE)) / expected
-    return math.sqrt(max(0.0, detail**2 - TEXTURE**2)) / gain
+    sigma = math.sqrt(max(0.0, detail**2 - TEXTURE**2)) / gain
+    return sigma if sigma <= STRONGEST else 0.0
 
 
 def is_coarse(pixels: Pixels, visible: NDArray[np.bool_] | None = None) -> bool:
@@ -71,7 +77,8 @@ def is_coarse(pixels: Pixels, visible: NDArray[np.bool_] | None = None) -> bool:
 
     Such is the noise of most photographs: JPEG keeps colour at half the size, cameras see one colour in each pixel, and
     film's grain is of brightness alone. If noise differs from pixel to pixel, the mean of 2x2 pixels has half of it.
-    So colour's diagonal detail at full and at half size is compared, in patches, as in ``estimate_sigma``.
+    So colour's diagonal detail at full and at half size is compared, in patches, as in ``estimate_sigma``; and with
+    that of brightness, since a toned picture has its grain in all channels.
 
     Args:
         pixels: [H, W, 3]; one of less than 64 pixels a side is taken not to be.
@@ -79,14 +86,16 @@ def is_coarse(pixels: Pixels, visible: NDArray[np.bool_] | None = None) -> bool:
     """
     if min(pixels.shape[:2]) < SIDE:
         return False
-    full, half = [], []
+    full, half, bright = [], [], []
     for patch in _judged(pixels, visible):
         values = as_floats(patch)
+        bright.append(_diagonal(*_corners(values @ np.array(LUMA, np.float32))))
         colour = values[..., (0, 2)] - values[..., (1, 1)]  # red and blue against green: no brightness in it
         a, b, c, d = _corners(colour)
         full.append(_diagonal(a, b, c, d))
         half.append(_diagonal(*_corners((a + b + c + d) / 4)))
-    return float(np.quantile(full, QUANTILE)) <= COARSE * float(np.quantile(half, QUANTILE))
+    of_full, of_half, of_bright = (float(np.quantile(found, QUANTILE)) for found in (full, half, bright))
+    return of_full <= max(COARSE * of_half, OF_BRIGHTNESS * of_bright)
 
 
 def _corners(values: Pixels) -> tuple[Pixels, Pixels, Pixels, Pixels]:
@@ -125,15 +134,19 @@ def _doubt(patch: Pixels, visible: NDArray[np.bool_] | None) -> float:
 
 
 def _box(pixels: Pixels, visible: NDArray[np.bool_] | None) -> tuple[slice, slice]:
-    """Rows and columns around all useful values, without the page around a photo or what is hidden around a cut-out."""
+    """Rows and columns around useful values that differ: no page around a photo, nothing hidden around a cut-out."""
     height, width = pixels.shape[:2]
-    rows, columns = np.zeros(height, bool), np.zeros(width, bool)
+    rows = np.zeros(height, bool)
+    least, most = np.full(pixels.shape[1:], np.inf, np.float32), np.full(pixels.shape[1:], -np.inf, np.float32)
+    flat = FLAT * white(pixels.dtype)
     for top in range(0, height, SIDE):  # part by part, which takes less memory
         part = slice(top, top + SIDE)
         useful = _useful(pixels[part], None if visible is None else visible[part])
-        useful = useful.reshape(*useful.shape[:2], -1)  # a gray picture has one channel
-        rows[part] = useful.any(axis=(1, 2))
-        columns |= useful.any(axis=(0, 2))
+        low, high = (np.where(useful, pixels[part], end).astype(np.float32) for end in (np.inf, -np.inf))
+        spread = high.max(1) - low.min(1)
+        rows[part] = spread.reshape(len(spread), -1).max(1) > flat
+        least, most = np.minimum(least, low.min(0)), np.maximum(most, high.max(0))
+    columns = (most - least).reshape(width, -1).max(1) > flat
     return _span(rows), _span(columns)
 
 

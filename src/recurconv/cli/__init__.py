@@ -10,6 +10,7 @@ from typing import Any
 from recurconv.cli import commands, denoise, export, report, reproduce, tune  # noqa: F401  (each file registers its subcommands)
 from recurconv.cli.app import app
 from recurconv.cli.terminal import complain, drop_output
+from recurconv.memory import is_out_of_memory
 
 __all__ = ["app", "main"]
 
@@ -73,10 +74,7 @@ def _status(error: Exception) -> int | None:
     ours = innermost is not None and _is_ours(innermost, error)
     extra = isinstance(error, ImportError) and "pip install" in str(error)
     explained = isinstance(error, OSError) or (ours and (isinstance(error, ValueError | RuntimeError) or extra))
-    memory = isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(words in str(error) for words in ("out of memory", "allocate memory"))
-    )
-    return int(getattr(error, "exit_status", 2)) if explained or memory else None
+    return int(getattr(error, "exit_status", 2)) if explained or is_out_of_memory(error) else None
 
 
 def _is_ours(place: TracebackType, error: Exception) -> bool:

@@ -29,7 +29,7 @@ __all__ = [
 PICTURE_SUFFIXES = frozenset(
     f".{suffix}"
     for suffix in (
-        *("avif", "bmp", "gif", "heic", "heif", "jp2", "jpeg", "jpg"),
+        *("avif", "bmp", "gif", "heic", "heif", "jfif", "jp2", "jpe", "jpeg", "jpg"),
         *("pbm", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp"),
     )
 )
@@ -158,6 +158,7 @@ def list_pictures(folder: PathLike) -> list[Path]:
 
     Raises:
         FileNotFoundError: there is no such folder.
+        PermissionError: it or a folder in it must not be read.
         ValueError: it is a file, or no picture lies in it.
     """
     folder = Path(folder)
@@ -167,7 +168,7 @@ def list_pictures(folder: PathLike) -> list[Path]:
         raise ValueError(f"{folder}: a file where a folder of pictures is expected")
     found: list[Path] = []
     seen: set[str] = set()  # linked folders may form a circle
-    for parent, folders, files in os.walk(folder, followlinks=True):
+    for parent, folders, files in os.walk(folder, onerror=_refuse, followlinks=True):
         real = os.path.realpath(parent)
         visited = real in seen
         seen.add(real)
@@ -177,6 +178,11 @@ def list_pictures(folder: PathLike) -> list[Path]:
     if not found:
         raise ValueError(f"{folder}: no picture in this folder ({' '.join(sorted(PICTURE_SUFFIXES))})")
     return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+
+
+def _refuse(error: OSError) -> None:
+    """Pictures that cannot be seen are not left out without a word."""
+    raise error
 
 
 def sample_picture() -> Pixels:

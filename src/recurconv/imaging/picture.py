@@ -15,6 +15,9 @@ Pixels: TypeAlias = NDArray[Any]
 WHITE = {np.dtype(np.uint8): 255.0, np.dtype(np.uint16): 65535.0, np.dtype(np.float32): 1.0}
 """The dtypes of pixels and the value of white in each."""
 
+NOISIEST = (-1.0, 2.0)
+"""What float values noise may take beyond black and white; farther, white is somewhere else than at 1."""
+
 
 @dataclass(frozen=True, eq=False)
 class Picture:
@@ -22,7 +25,8 @@ class Picture:
 
     Attributes:
         pixels: uint8, uint16 or float32, `[H, W]` (gray) or `[H, W, 3]` (colour, not premultiplied by alpha). From 0
-            (black) to `white`. A view where the file stores it turned or with alpha: not always contiguous.
+            (black) to `white`; float ones may lie beyond, as noise takes them. A view where the file stores it turned
+            or with alpha: not always contiguous.
         alpha: opacity from 0 to `white`, `[H, W]` of the same dtype; None if the picture has none.
         profile: its ICC profile, which is not applied.
         metadata: blocks as files hold them, by the names that libvips gives them: "exif-data", "xmp-data", "iptc-data",

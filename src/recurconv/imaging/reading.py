@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +15,13 @@ from recurconv.data.pictures import MAX_PIXELS, PathLike
 from recurconv.imaging.chunks import read_png_chunks
 from recurconv.imaging.exif import read_tiff_exif, without_thumbnail
 from recurconv.imaging.library import libvips, reason
-from recurconv.imaging.picture import WHITE, Picture, Pixels
+from recurconv.imaging.picture import NOISIEST, Picture, Pixels
 
 _METADATA = ("exif-data", "xmp-data", "iptc-data", "photoshop-data")
 _COLOURS = ("b-w", "grey16", "srgb", "rgb", "rgb16", "scrgb")
 _UNKNOWN = 1.0  # pixels per mm: what libvips says where a file says nothing
 _ABSURD = 1e5  # pixels per mm
+_XMP_ORIENTATION = re.compile(rb"""(tiff:Orientation\s*(?:=\s*["']|>\s*))[2-8]""")
 _DEPTHS = "8 and 16 bits without sign and 32-bit float are handled"
 _MEANINGS = {  # words of libvips about files that are not damaged
     "samples out of range": f"values of an unusual type; {_DEPTHS}",
@@ -53,8 +56,8 @@ def read(path: PathLike) -> Picture:
         FileNotFoundError: no such file.
         PermissionError: it must not be read.
         ValueError: it is empty, truncated, no picture, or has several pages or frames; it promises more than
-            `MAX_PIXELS` pixels; its colours are CMYK or Lab; its values have another depth; its float values are not in
-            [0, 1]. One line that begins with the path.
+            `MAX_PIXELS` pixels; its colours are CMYK or Lab; its values have another depth; float values are farther
+            from [0, 1] than noise takes them. One line that begins with the path.
         ImportError: pyvips is not installed.
     """
     path = Path(path)
@@ -100,7 +103,9 @@ def _with_libvips(path: Path, name: str) -> Picture:
     load = getattr(vips.Image, f"{name.lower()}load_source")
     frames, chunks = read_png_chunks(path) if name == "PNG" else (1, b"")
     try:
-        image = load(vips.Source.new_from_file(str(path)), access="sequential", fail_on="error")
+        # Of a tile that is cut off or damaged libtiff only warns.
+        fail_on = "warning" if name == "TIFF" else "error"
+        image = load(vips.Source.new_from_file(os.fsencode(path)), access="sequential", fail_on=fail_on)
         _check_pixels(path, image.width, image.height)
         _check_pages(path, max(frames, _field(image, "n-pages", 1)))
         _check_kind(path, image)
@@ -127,6 +132,8 @@ def _metadata(path: Path, name: str, image: Any, chunks: bytes) -> dict[str, byt
     exif = read_tiff_exif(path) if name == "TIFF" else metadata.get("exif-data")
     if exif is not None:
         metadata["exif-data"] = without_thumbnail(exif)
+    if "xmp-data" in metadata:  # pixels are turned upright, as EXIF is made to say, too
+        metadata["xmp-data"] = _XMP_ORIENTATION.sub(rb"\g<1>1", metadata["xmp-data"])
     return {**metadata, "png-chunks": chunks} if chunks else metadata
 
 
@@ -226,5 +233,5 @@ def _check_range(path: Path, pixels: Pixels) -> None:
     if pixels.dtype != np.float32:
         return
     low, high = float(pixels.min()), float(pixels.max())
-    if not (low >= 0 and high <= WHITE[pixels.dtype]):  # also catches NaN
+    if not (low >= NOISIEST[0] and high <= NOISIEST[1]):  # also catches NaN
         raise ValueError(f"{path}: float values from {low:g} to {high:g}; they must be from 0 (black) to 1 (white)")

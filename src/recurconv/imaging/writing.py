@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,8 +73,8 @@ def write(picture: Picture, path: PathLike, *, overwrite: bool = False) -> None:
         raise ValueError(f"{path}: a folder where a file is to be written")
     if blocking := next((parent for parent in path.parents if parent.is_file()), None):
         raise ValueError(f"{path}: {blocking} is a file and not a folder")
-    if path.exists():
-        if picture.source is not None and picture.source.exists() and path.samefile(picture.source):
+    if os.path.lexists(path):  # a link to nowhere, too
+        if path.exists() and picture.source is not None and picture.source.exists() and path.samefile(picture.source):
             raise ValueError(f"{path}: the picture was read from this file; write to another")
         if not overwrite:
             raise FileExistsError(f"{path}: is there already; choose another name or allow overwriting")
@@ -138,7 +139,9 @@ def _with_libvips(saver: str, **options: Any) -> Callable[[Picture, Path], None]
         # libvips makes EXIF where there is none, and JPEG files written by it have no other place for the resolution.
         exif = "exif-data" in picture.metadata or (saver == "jpegsave" and picture.resolution is not None)
         try:
-            getattr(_image(picture), saver)(str(path), keep=_KEEP_ALL if exif else _KEEP_ALL - _KEEP_EXIF, **options)
+            getattr(_image(picture), saver)(
+                os.fsencode(path), keep=_KEEP_ALL if exif else _KEEP_ALL - _KEEP_EXIF, **options
+            )
         except vips.Error as error:
             raise OSError(reason(error)) from None
 
@@ -180,6 +183,8 @@ _FORMATS = {
     ".png": _PNG,
     ".jpg": _JPEG,
     ".jpeg": _JPEG,
+    ".jpe": _JPEG,
+    ".jfif": _JPEG,
     ".tif": _TIFF,
     ".tiff": _TIFF,
     ".webp": _WEBP,
