@@ -14,10 +14,10 @@ import sweeping
 import tiny
 from recurconv import cells, costs, evaluation, reporting, training
 from recurconv.cells import paper
+from recurconv.data.places import find_data
 from recurconv.interruption import InterruptionError
 from recurconv.reproduction import plan, reduction
 from recurconv.reproduction import sweep as sweeping_module
-from recurconv.reproduction.places import find_data
 from recurconv.reproduction.sweep import sweep
 
 TWO = ("table2/none/cifar10", "figure2")  # the run of figure 2 is a headline one

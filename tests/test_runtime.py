@@ -87,7 +87,8 @@ def test_a_denoiser_takes_a_noise_level_where_its_file_does(tmp_path):
     np.testing.assert_allclose(dial.run(array, steps=1, sigma=25).output, array + 25.25, rtol=1e-6)
     np.testing.assert_allclose(dial.run(array).output, array - 0.5, atol=1e-6)  # unknown is -1
     says(ValueError, "sigma=-3 is no noise level; give 0 to 255", dial.run, array, sigma=-3)
-    says(ValueError, "sigma=nan is no noise level", dial.run, array, sigma=float("nan"))
+    for bad in (float("nan"), "25", [25.0], True):
+        says(ValueError, f"sigma={bad!r} is no noise level", dial.run, array, sigma=bad)
     blind = rc.Dial(handmade.denoiser(tmp_path / "b.onnx", {1: 0.25, 2: 0.5}))
     np.testing.assert_allclose(blind.run(array).output, array + 0.5, rtol=1e-6)
     says(ValueError, "sigma=25 is for denoisers that take a noise level", blind.run, array, sigma=25)
@@ -102,6 +103,12 @@ def test_other_floats_and_strides_are_taken(dial):
 
 
 # --- budgets in MACs
+
+
+def test_sizes_and_shapes_that_are_none(dial):
+    says(ValueError, "height=0, width=8; each is at least 1", dial.macs_of, 2, 0, 8)
+    says(ValueError, "batch=1.5, height=32, width=32; each is a whole number", dial.calibrate, 1.5, 32, 32)
+    says(ValueError, "batch='a', height=1, width=1", dial.calibrate, "a", 1, 1)
 
 
 @pytest.mark.parametrize(("macs", "steps"), [(2e6, 2), (2.9e6, 2), (3e6, 3), (1e9, 4)])
@@ -197,7 +204,11 @@ def test_noise_may_leave_the_range(dial):
 
 
 def test_bad_arguments_of_the_dial(file):
-    says(ValueError, "threads=0; give at least 1, or None", rc.Dial, file, threads=0)
+    for threads in (0, 1.5, "2", True):
+        says(ValueError, f"threads={threads!r}; give at least 1, or None", rc.Dial, file, threads=threads)
+    assert rc.Dial(file, threads=np.int64(1)).run(images()).steps == 4
+    assert rc.Dial(file, providers=[("CPUExecutionProvider", {})]).run(images()).steps == 4
+    says(ValueError, "this onnxruntime has ", rc.Dial, file, providers=[("TPU", {"device_id": 1})])
     says(ValueError, "providers=['TPU']; this onnxruntime has ", rc.Dial, file, providers=["TPU"])
     says(ValueError, "providers=['TPU']; this onnxruntime has ", rc.Dial, file, providers="TPU")
     assert rc.Dial(file, providers="CPUExecutionProvider").run(images()).steps == 4

@@ -3,13 +3,14 @@
 import json
 import math
 import threading
+import types
 
 import numpy as np
 import pytest
 
 import handmade
 import recurconv as rc
-from recurconv.runtime import calibration
+from recurconv.runtime import calibration, pace
 from recurconv.runtime import dial as dials
 from recurconv.runtime.calibration import Calibration, Machine, Store, measure, shape_class
 from recurconv.runtime.pace import Pace
@@ -77,6 +78,45 @@ def test_what_nothing_fits(open_dial):
         assert dial.run(images(), milliseconds=1).steps == 2
     with pytest.raises(ValueError, match=r"^milliseconds=1 fits no setting; .*; give a larger budget, or leave strict"):
         dial.run(images(), milliseconds=1, strict=True)
+
+
+def test_a_refused_call_tries_again_after_a_while(open_dial, clock, monkeypatch):
+    """Strict calls that are refused run nothing, so that the end of a load would never be seen."""
+    monkeypatch.setattr(pace, "time", types.SimpleNamespace(monotonic=clock.perf_counter))
+    dial = open_dial()
+    assert dial.run(images(), milliseconds=5, strict=True).steps == 4
+    clock.load = 50.0
+    dial.run(images(), milliseconds=1e3)
+    for _ in range(10):
+        dial.run(images(), steps=2)
+
+    def refused():
+        with pytest.raises(ValueError, match="milliseconds=5 fits no setting"):
+            dial.run(images(), milliseconds=5, strict=True)
+
+    refused()
+    clock.load = 1.0
+    for _ in range(5):  # at once: nothing is tried
+        before = len(clock.calls)
+        refused()
+        assert len(clock.calls) == before
+    waits = 0
+    while waits < 30:
+        clock.now += 1.0
+        waits += 1
+        try:
+            assert dial.run(images(), milliseconds=5, strict=True).steps == 2
+        except ValueError:
+            continue
+        break
+    assert waits < 20
+
+
+def test_the_cache_may_be_in_the_home_folder(open_dial, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    open_dial(cache="~/times.json").run(images(), milliseconds=5)
+    assert (tmp_path / "times.json").is_file()
 
 
 def test_other_shapes_of_a_class_are_scaled_by_their_pixels(open_dial, clock):
@@ -195,7 +235,7 @@ def test_calibrate_measures_now_and_for_others(open_dial, clock):
     assert dial.run(images(), milliseconds=4.5).steps == 4  # the kept one
     assert dial.calibrate(4, 8, 8) == pytest.approx({2: 4.0, 3: 6.0, 4: 8.0})
     assert dial.run(images(), milliseconds=4.5).steps == 2
-    with pytest.raises(ValueError, match="batch=0, height=8, width=8; each is at least 1"):
+    with pytest.raises(ValueError, match="batch=0, height=8, width=8; each is a whole number from 1 on"):
         dial.calibrate(0, 8, 8)
     with pytest.raises(ValueError, match="images are 4 x 8 pixels; the smallest"):
         dial.calibrate(1, 4, 8)

@@ -12,6 +12,7 @@ import handmade
 import recurconv as rc
 from recurconv.tuning import Answers, curves, search
 from recurconv.tuning.curves import choose, front
+from recurconv.tuning.search import _guessed
 
 MACS = {2: 10.0, 3: 15.0, 4: 20.0}
 
@@ -226,12 +227,32 @@ def test_cifar_is_known_by_its_classes(command, file, cifar, tmp_path, refused):
     )
 
 
+def test_what_lies_there_tells_which_data_it_is(photos, cifar, tmp_path):
+    ten = tuple("abcdefghij")
+    assert _guessed(photos, ten) == _guessed(photos, None) == _guessed(cifar, handmade.CLASSES) == "folder"
+    assert _guessed(cifar, ten) == _guessed(cifar, None) == "cifar10"
+    (tmp_path / "both").mkdir()
+    for name in ("cifar-10-batches-py/batches.meta", "cifar-100-python/meta"):
+        (tmp_path / "both" / name).parent.mkdir()
+        (tmp_path / "both" / name).touch()
+    assert _guessed(tmp_path / "both", ten) == "cifar10"
+    with pytest.raises(
+        ValueError, match="holds cifar10 and cifar100, and the file names no classes; say which by --da"
+    ):
+        _guessed(tmp_path / "both", None)
+
+
 def test_bad_input(refused, words, photos, tmp_path, monkeypatch):
     def says(reason, *more, changed=words):
         assert reason in refused(*changed, *more)
         assert not (tmp_path / "t.json").exists()
 
     says("split=test: an error on images that thresholds were chosen on", "--split", "test")
+    for split in ("train", "trainval"):
+        says(f"split={split}: of images that it was trained on a network is too sure", "--split", split)
+    both = tmp_path / "t.png"
+    says(f"--figure and --out are both {both}", "--figure", both, changed=[*words[:-1], both])
+    assert not both.exists()
     says("macs=2e+06 and error=5 are wanted; give one of them", "--macs", "2e6", "--error", "5")
     says("and have them measured on the test set, too, by --report test", "--split", "test")
     says("macs=1e+05 is less than the smallest setting needs for 8 x 8 pixels, 1.25e+05; give more", "--macs", "1e5")

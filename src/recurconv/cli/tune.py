@@ -60,6 +60,8 @@ def tune_confidence(
 
     if figure is not None:
         check_figure(figure)
+        if figure.resolve() == out.resolve():
+            raise ValueError(f"--figure and --out are both {out}; give two files")
     for path in filter(None, (out, figure)):
         _check_target(path, overwrite)
     with terminal.working() as say:

@@ -72,7 +72,8 @@ def samples(
 
 def _cifar(network: Network, folder: Path) -> torch.Tensor | None:
     """Training images, uint8 [N, 3, 32, 32], if that is what lies there; the test set is for measuring."""
-    name = "cifar100" if network.config["arguments"]["num_classes"] == 100 else "cifar10"
+    arguments = getattr(network, "config", {}).get("arguments", {})  # none, where no builder made the network
+    name = "cifar100" if arguments.get("num_classes") == 100 else "cifar10"
     try:
         images = load_cifar(folder, name, "trainval", minival=0).images
     except FileNotFoundError:

@@ -139,8 +139,7 @@ def placed(path: Path, data_file: str | None = None, *, overwrite: bool) -> Iter
     for folder in path.parents:
         if folder.exists() and not folder.is_dir():
             raise NotADirectoryError(f"{folder} is no folder; give a file in one")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as temporary:
+    with _made(path.parent), tempfile.TemporaryDirectory(prefix=f".{path.name[:40]}.", dir=path.parent) as temporary:
         yield Path(temporary)
         for target in targets:  # the model last: what is there of an older one never fits to half of a new one
             made = Path(temporary) / target.name
@@ -150,6 +149,20 @@ def placed(path: Path, data_file: str | None = None, *, overwrite: bool) -> Iter
             with made.open("rb+") as file:
                 os.fsync(file.fileno())
             made.replace(target)
+
+
+@contextlib.contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """A folder and those around it; those that were not there are taken away again if something fails."""
+    new = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):  # somebody else's file lies there
+            for parent in new:
+                parent.rmdir()
+        raise
 
 
 def export_program(

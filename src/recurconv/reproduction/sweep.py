@@ -11,10 +11,10 @@ from typing import Literal
 
 import torch
 
+from recurconv.data.places import TITLES, find_data
 from recurconv.devices import choose_device
 from recurconv.divergence import TrainingError
 from recurconv.interruption import InterruptionError
-from recurconv.reproduction.places import TITLES, find_data
 from recurconv.reproduction.plan import Item, claim, holder
 from recurconv.reproduction.reduction import reduce_run
 from recurconv.training import train

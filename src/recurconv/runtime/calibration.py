@@ -122,7 +122,7 @@ class Store:
         return Calibration((batch, channels, height, width), milliseconds)
 
 
-def default_files(model: Path, sha256: str) -> tuple[Path, Path]:
+def default_files(model: Path, sha256: str) -> tuple[Path, ...]:
     """Beside the model, and in the user's cache for a folder that cannot be written."""
     if sys.platform == "win32":
         cache = os.environ.get("LOCALAPPDATA", "")

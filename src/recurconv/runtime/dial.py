@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ LARGEST_SIGMA = 255.0
 UNKNOWN_SIGMA = -1.0
 
 Images = NDArray[np.float32]
+Provider = str | tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +58,8 @@ class Dial:
         path: a file that ``recurconv export`` wrote, with its data file beside it; one made with ``--steps`` has a dial
             of that one setting.
         threads: of one call; by default onnxruntime's choice.
-        providers: onnxruntime's execution providers, by preference, or the name of one; by default the CPU's.
+        providers: onnxruntime's execution providers, by preference, each a name or a pair of it and its options; or the
+            name of one; by default the CPU's.
         cache: the file that keeps the calibration for budgets in milliseconds; by default it lies beside the model, or
             in the user's cache where that folder cannot be written.
 
@@ -81,28 +83,29 @@ class Dial:
         path: str | os.PathLike[str],
         *,
         threads: int | None = None,
-        providers: str | Sequence[str] | None = None,
+        providers: str | Sequence[Provider] | None = None,
         cache: str | os.PathLike[str] | None = None,
     ) -> None:
-        if threads is not None and threads < 1:
-            raise ValueError(f"threads={threads}; give at least 1, or None for onnxruntime's choice")
+        if threads is not None and not (_is_whole(threads) and threads >= 1):
+            raise ValueError(f"threads={threads!r}; give at least 1, or None for onnxruntime's choice")
         self._file = exported.read(path)
         self.dial, self.macs, self.kind = self._file.dial, self._file.macs, self._file.kind
         self.class_names, self.image_size = self._file.class_names, self._file.image_size
         self.sha256 = self._file.sha256
-        wanted = CPU if providers is None else providers
-        self._session, version = _open(
-            self._file.path, threads, (wanted,) if isinstance(wanted, str) else tuple(wanted)
-        )
+        wanted = (CPU,) if providers is None else (providers,) if isinstance(providers, str) else tuple(providers)
+        self._session, version = _open(self._file.path, None if threads is None else int(threads), wanted)
         inputs = {node.name: node.shape for node in self._session.get_inputs()}
         self._image_shape, self._takes = inputs.get("image", []), set(inputs)
         machine = Machine(
             calibrations.processor(),
             threads or calibrations.usable_cores(),
-            tuple(self._session.get_providers()),
+            (*self._session.get_providers(), *(str(one) for one in wanted if not isinstance(one, str))),
             version,
         )
-        files = calibrations.default_files(self._file.path, self._file.sha256) if cache is None else (Path(cache),)
+        if cache is None:
+            files = calibrations.default_files(self._file.path, self._file.sha256)
+        else:
+            files = (Path(cache).expanduser(),)
         self._store = Store(self._file.sha256, machine, self.dial, files)
         self._paces: dict[str, Pace] = {}
         self._lock = threading.Lock()  # of the paces
@@ -132,7 +135,8 @@ class Dial:
                 largest probability is below this number again at the largest one. Or a threshold for each setting
                 that is to run, as ``recurconv tune-confidence`` finds them, e.g. {2: 0.65, 3: 0.8}.
             sigma: for a denoiser that takes it, the noise in 1/255; None = unknown.
-            strict: raise an error where no setting fits the budget, instead of a warning and the smallest setting.
+            strict: raise an error where no setting fits the budget, instead of a warning and the smallest setting. Such
+                calls teach nothing, so that now and then one first tries, on an empty image, what the smallest takes.
 
         Raises:
             ValueError: images that the network cannot take, a setting off the dial, more than one budget, one that does
@@ -157,9 +161,14 @@ class Dial:
     def macs_of(self, steps: int, height: int, width: int) -> float:
         """Multiply-accumulates at a setting for one image of this size: what ``run(images, macs=...)`` compares with.
 
+        In proportion to the pixels, which is exact where both sides can be divided by 8. Others are rounded inside the
+        network: ``recurconv.cost`` counts those exactly, up to a third more (R_4) for sides of 16 to 32 pixels.
+
         Raises:
-            ValueError: a setting off the dial.
+            ValueError: a setting off the dial, or a side below 1.
         """
+        if min(height, width) < 1:
+            raise ValueError(f"height={height}, width={width}; each is at least 1")
         return self._file.macs_of(self._checked_steps(steps), height, width)
 
     def calibrate(self, batch: int, height: int, width: int) -> dict[int, float]:
@@ -170,8 +179,8 @@ class Dial:
         takes a second or two; for large pictures two calls at each setting, or one if they are slow.
         """
         shape = (batch, self._file.image_channels, height, width)
-        if min(shape) < 1:
-            raise ValueError(f"batch={batch}, height={height}, width={width}; each is at least 1")
+        if not all(map(_is_whole, shape)) or min(shape) < 1:
+            raise ValueError(f"batch={batch!r}, height={height!r}, width={width!r}; each is a whole number from 1 on")
         self._checked_images(np.broadcast_to(np.float32(0.5), shape))
         with self._calibrating:
             return dict(self._measured(shape).calibration.milliseconds)
@@ -182,6 +191,11 @@ class Dial:
         pace = self._pace(shape)
         with self._lock:
             setting = pace.choose(budget, shape)
+            tried = setting is None and strict and pace.is_stale()
+        if tried:
+            self._call(np.full(shape, 0.5, np.float32), UNKNOWN_SIGMA, self.dial[0])
+        with self._lock:
+            setting = pace.choose(budget, shape) if tried else setting
             least = pace.expected(self.dial[0], shape)
         return setting or self._smallest(f"milliseconds={budget:g}", f"about {least:.3g} ms", strict)
 
@@ -270,9 +284,9 @@ class Dial:
             return UNKNOWN_SIGMA
         if "sigma" not in self._takes:
             raise ValueError(f"sigma={sigma} is for denoisers that take a noise level; {self._file.path} does not")
-        if not 0 <= sigma <= LARGEST_SIGMA:
+        if isinstance(sigma, bool) or not isinstance(sigma, Real) or not 0 <= sigma <= LARGEST_SIGMA:
             raise ValueError(
-                f"sigma={sigma} is no noise level; give 0 to {LARGEST_SIGMA:g} (in 1/255), or None if unknown"
+                f"sigma={sigma!r} is no noise level; give 0 to {LARGEST_SIGMA:g} (in 1/255), or None if unknown"
             )
         return float(sigma)
 
@@ -301,20 +315,24 @@ class Dial:
         return np.ascontiguousarray(array, np.float32)
 
 
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def _budget(name: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or not value > 0:
         raise ValueError(f"{name}={value!r} is no budget; give a number above 0")
     return float(value)
 
 
-def _open(path: Path, threads: int | None, providers: tuple[str, ...]) -> tuple[Any, str]:
+def _open(path: Path, threads: int | None, providers: tuple[Provider, ...]) -> tuple[Any, str]:
     """onnxruntime's session, and its version."""
     try:
         import onnxruntime
     except ImportError:
         raise ImportError('onnxruntime is not installed; pip install "recurconv[onnx]"') from None
     known = onnxruntime.get_available_providers()
-    if not providers or not set(providers) <= set(known):
+    if not providers or not {one if isinstance(one, str) else one[0] for one in providers} <= set(known):
         raise ValueError(f"providers={list(providers)}; this onnxruntime has {', '.join(known)}")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors; it warns of what an exported network is by design

@@ -1,6 +1,7 @@
 """The largest setting that fits a time budget, kept honest by what calls take."""
 
 import math
+import time
 from collections.abc import Sequence
 
 from recurconv.runtime.calibration import Calibration, Shape
@@ -9,6 +10,7 @@ from recurconv.runtime.calibration import Calibration, Shape
 # which stays; and the largest surprise that one call may be, since a single hiccup says little.
 LOAD, OWN, LARGEST = 0.3, 0.05, math.log(3)
 KEPT = 0.995  # of what is known of a setting, at every call
+STALE = 0.5  # seconds
 
 
 class Pace:
@@ -30,6 +32,7 @@ class Pace:
         self.calibration, self.dial = calibration, dial
         self._load = 0.0  # logarithms of the factors
         self._own = dict.fromkeys(dial, 0.0)
+        self._observed = time.monotonic()
 
     def expected(self, steps: int, shape: Shape) -> float:
         """Milliseconds that a call at ``steps`` should take now."""
@@ -39,8 +42,13 @@ class Pace:
         """The largest setting expected to take at most ``budget`` milliseconds; None if there is none."""
         return max((steps for steps in self.dial if self.expected(steps, shape) <= budget), default=None)
 
+    def is_stale(self) -> bool:
+        """Whether no call told anything for a while."""
+        return time.monotonic() - self._observed > STALE
+
     def observe(self, steps: int, shape: Shape, milliseconds: float) -> None:
         """Learn from what a call took."""
+        self._observed = time.monotonic()
         surprise = math.log(max(milliseconds, 1e-6) / self.expected(steps, shape))
         surprise = max(-LARGEST, min(LARGEST, surprise))
         self._load += LOAD * surprise

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recurconv.data import ImageSet, PictureFolder, load_cifar, load_folder
+from recurconv.data.places import find_data
 from recurconv.runs import environment
 from recurconv.runtime import Dial
 from recurconv.runtime.confidence import confidence
@@ -71,9 +72,9 @@ def tune(
         data: where the images are.
         macs: the lowest error is wanted at this many MACs for an image of the size that is used, in the mean.
         error: or the lowest MACs at this error, in %; without either, at the error of the largest setting.
-        split: the images on which they are chosen; "test" is refused.
+        split: the images on which they are chosen: "minival", those held out of training; others are refused.
         report: another split on which the result is measured, such as "test".
-        dataset: "cifar10", "cifar100" or "folder"; by default what the number of classes suggests.
+        dataset: "cifar10", "cifar100" or "folder"; by default what lies there and has as many classes.
         held_out: of CIFAR's training images, how many at their end are "minival", as in the training recipe.
         size: height and width of a folder's images, in pixels; by default as in training, if the file tells it, or 32.
         threads: of onnxruntime; by default its choice.
@@ -89,6 +90,8 @@ def tune(
             "split=test: an error on images that thresholds were chosen on says little; choose them on minival, and "
             "have them measured on the test set, too, by --report test"
         )
+    if split in ("train", "trainval"):
+        raise ValueError(f"split={split}: of images that it was trained on a network is too sure; choose on minival")
     if macs is not None and error is not None:
         raise ValueError(f"macs={macs:g} and error={error:g} are wanted; give one of them")
     if macs is not None and not macs > 0:
@@ -135,7 +138,7 @@ def tune(
 def _open(dial: Dial, data: Path, split: str, dataset: str | None, held_out: int, size: int | None) -> ImageSet:
     names = dial.class_names
     if dataset is None:
-        dataset = {10: "cifar10", 100: "cifar100"}.get(len(names or ()), "folder")
+        dataset = _guessed(data, names)
     if dataset not in DATASETS:
         raise ValueError(f"dataset={dataset!r} is not known; choose one of {', '.join(DATASETS)}")
     if dataset == "folder":
@@ -149,6 +152,18 @@ def _open(dial: Dial, data: Path, split: str, dataset: str | None, held_out: int
             f"{', '.join(names[:3])}, ...; give the data that its network was trained on, and --dataset"
         )
     return images
+
+
+def _guessed(data: Path, names: tuple[str, ...] | None) -> str:
+    """The CIFAR that lies there, if the classes are as many, otherwise a folder of pictures."""
+    there = [
+        name
+        for name, classes in (("cifar10", 10), ("cifar100", 100))
+        if data.exists() and (names is None or len(names) == classes) and find_data(name, [data])
+    ]
+    if len(there) > 1:
+        raise ValueError(f"{data} holds {' and '.join(there)}, and the file names no classes; say which by --dataset")
+    return there[0] if there else "folder"
 
 
 def _notes(own: Answers, assumed: int | None) -> tuple[str, ...]:
