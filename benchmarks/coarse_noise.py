@@ -47,7 +47,7 @@ def main() -> None:
     pictures = load_pictures(args.data, "minival", minival=count, channels=3).pictures
     clean = [picture.permute(1, 2, 0).numpy() for picture in pictures]
     result: dict[str, Any] = {
-        "provenance": provenance(args.threads, args.device),
+        "provenance": provenance(args.threads),
         "pictures": count,
         "steps": args.steps,
         "rows": [],

@@ -17,17 +17,24 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 
 
-def arguments(description: str, out: str) -> argparse.ArgumentParser:
-    """A parser with the options that every benchmark takes; ``out`` is the result file's name."""
+def arguments(description: str, out: str, *, device: bool = False) -> argparse.ArgumentParser:
+    """A parser with the options that every benchmark takes.
+
+    Args:
+        description: the benchmark's docstring.
+        out: the result file's name.
+        device: whether it can run elsewhere than on the CPU.
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a narrow network and few points: to try the script")
+    parser.add_argument("--quick", action="store_true", help="a narrow network or few pictures: to try the script")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of PyTorch on the CPU")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    if device:
+        parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--out", type=Path, default=RESULTS / out, help="the result file")
     return parser
 
 
-def provenance(threads: int, device: str) -> dict[str, Any]:
+def provenance(threads: int, device: str = "cpu") -> dict[str, Any]:
     """Hardware, versions, commit and date of a measurement, and the machine's load average at this moment."""
     return {
         **environment(),

@@ -33,7 +33,7 @@ def main() -> None:
     options.add_argument("--data", type=Path, required=True, help="CIFAR-10's archive or folder")
     args = options.parse_args()
     torch.set_num_threads(args.threads)
-    where = provenance(args.threads, args.device)
+    where = provenance(args.threads)
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{MODEL}.onnx"

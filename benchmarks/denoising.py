@@ -66,7 +66,7 @@ def main() -> None:
     missing = [package for package in ("bm3d", "cv2") if importlib.util.find_spec(package) is None]
     if missing:
         options.error(f"{' and '.join(missing)} not installed; pip install bm3d opencv-python-headless")
-    origin = provenance(args.threads, args.device)
+    origin = provenance(args.threads)
     chosen = choose(args.data, args.pictures or (1 if args.quick else 8))
     result: dict[str, Any] = {"provenance": origin, "sigma": SIGMA, "pictures": sorted(chosen), "rows": []}
     every = methods()

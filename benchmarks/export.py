@@ -82,7 +82,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     # Each compiled case is a program of its own of one forward function.
     torch._dynamo.config.recompile_limit = 64
-    result: dict[str, Any] = {"provenance": provenance(args.threads, "cpu"), "networks": {}}
+    result: dict[str, Any] = {"provenance": provenance(args.threads), "networks": {}}
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         for subject in subjects(args.quick):

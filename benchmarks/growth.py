@@ -45,7 +45,7 @@ class Point(NamedTuple):
 
 
 def main() -> None:
-    options = arguments(__doc__, "growth.json")
+    options = arguments(__doc__, "growth.json", device=True)
     options.add_argument("--plot", type=Path, help="the figure, PNG or SVG; by default beside the result file")
     options.add_argument("--rounds", type=int, help="processes for each point; by default 5, or 1 with --quick")
     options.add_argument("--point", help=argparse.SUPPRESS)  # a process of its own: measure this point and print it

@@ -40,7 +40,7 @@ class Case(NamedTuple):
 
 
 def main() -> None:
-    options = arguments(__doc__, "inference.json")
+    options = arguments(__doc__, "inference.json", device=True)
     options.add_argument("--rounds", type=int, help="passes over all cases; by default 10, or 3 with --quick")
     args = options.parse_args()
     batches, width, rounds = ((1, 4), 0.125, 3) if args.quick else ((1, 64), 1.0, 10)

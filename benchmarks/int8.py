@@ -67,7 +67,7 @@ def main() -> None:
             row[name] = {"change": float(change.mean()), "standard_error": float(change.std() / len(change) ** 0.5)}
         rows.append(row)
     result = {
-        "provenance": provenance(args.threads, "cpu"),
+        "provenance": provenance(args.threads),
         "model": Path(args.model).name,
         "metric": metric,
         "rows": rows,

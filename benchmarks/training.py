@@ -105,7 +105,7 @@ def ours(data: Path, batch: int, width: float, device: str, folder: Path) -> Ite
 
 
 def main() -> None:
-    options = arguments(__doc__, "training.json")
+    options = arguments(__doc__, "training.json", device=True)
     options.add_argument("--data", type=Path, required=True, help="CIFAR-10, archive or folder")
     options.add_argument("--tune", action="store_true", help="let cuDNN choose kernels by trying them, in both loops")
     options.add_argument("--rounds", type=int, help="turns of each loop; by default 8, or 3 with --quick")

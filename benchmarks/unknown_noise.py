@@ -41,7 +41,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     count = args.pictures or (3 if args.quick else 12)
     levels = LEVELS[::3] if args.quick else LEVELS
-    result: dict[str, Any] = {"provenance": provenance(args.threads, args.device), "pictures": count, "rows": []}
+    result: dict[str, Any] = {"provenance": provenance(args.threads), "pictures": count, "rows": []}
     for model, channels in zip(args.models, (1, 3), strict=True):
         network = rc.load(model)
         assert isinstance(network, Denoiser)

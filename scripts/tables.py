@@ -60,7 +60,7 @@ def denoiser() -> str:
         f"One network for every noise level, n = 1 run of `{trained['name']}` ({trained['channels']} channels, "
         f"{epochs * trained['patches_per_epoch']:,} patches, {minutes:.0f} minutes of two thirds of a CPU core), "
         f"{found['images']} pictures: so little trained, its larger settings are hardly better yet. "
-        f"DnCNN, with a network for each level, 12 million patches and "
+        f"DnCNN, with a network for each level, 10 million patches and "
         f"{dncnn['macs_per_pixel_M']:.2f} M MACs per pixel, publishes {reached} dB. "
         f"ms: {side} x {side} pixels, {profile['rows'][0]['threads']} thread.",
     )

@@ -30,7 +30,7 @@ def tune_confidence(
         str | None, typer.Option(metavar="NAME", help="Measure them on this split, too, such as test.")
     ] = None,
     dataset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="cifar10, cifar100 or folder; by default by the classes.")
+        str | None, typer.Option(metavar="NAME", help="cifar10, cifar100 or folder; by default what lies there.")
     ] = None,
     held_out: Annotated[
         int, typer.Option(min=1, metavar="N", help="CIFAR's images in minival, as in the training recipe.")
