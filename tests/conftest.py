@@ -20,6 +20,7 @@ import pytest
 import torch
 from PIL import Image
 
+import made_results
 import recurconv as rc
 import tiny
 from recurconv import cli
@@ -177,3 +178,16 @@ def animals(tmp_path):
                 pixels = random.integers(0, 256, (9 + number, 12, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(folder / f"{number}.png")
     return tmp_path / "animals"
+
+
+@pytest.fixture
+def results_folder(tmp_path):
+    """Where a test writes results of finished runs."""
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def little(results_folder):
+    """Results that no figure shows, so that the report's page is made in a moment."""
+    made_results.write(results_folder, "ablations/uniform/cifar10", {2: 9.0, 3: 9.0, 4: 9.0})
+    return results_folder

@@ -57,35 +57,23 @@ DENOISED = {
 
 
 @pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "results"
+def everything(results_folder):
+    return fill(results_folder)
 
 
-@pytest.fixture
-def little(folder):
-    """Results that no figure shows, so that the page is made in a moment."""
-    write(folder, ABLATION, {2: 9.0, 3: 9.0, 4: 9.0})
-    return folder
-
-
-@pytest.fixture
-def everything(folder):
-    return fill(folder)
-
-
-def fill(folder):
+def fill(results_folder):
     """Results for every figure, one seed each; PSNR is 28 + n / 10 (S: + 0.05), the error of R_4 30 - n."""
-    write(folder, R2, {4: 7.5}, variables={"norm_over_steps": norm([1, 2, 3, 4])})
+    write(results_folder, R2, {4: 7.5}, variables={"norm_over_steps": norm([1, 2, 3, 4])})
     variables = {"norm_by_steps": norm([1, 2, 3]), "features": FEATURES}
-    write(folder, R4, {1: 29.0, 2: 28.0, 3: 27.0}, variables=variables)
+    write(results_folder, R4, {1: 29.0, 2: 28.0, 3: 27.0}, variables=variables)
     for n in (1, 2, 3):
-        write(folder, f"table5/s4-{n}/cifar100", {n: 30.0 - 2 * n})
-    write(folder, "figure7/s4-deep/cifar100", {2: 40.0, 3: 30.0, 4: 25.0})
-    write(folder, DIAL, dict.fromkeys((1, 2, 3, 4), 29.0), variables={"denoised": DENOISED})
+        write(results_folder, f"table5/s4-{n}/cifar100", {n: 30.0 - 2 * n})
+    write(results_folder, "figure7/s4-deep/cifar100", {2: 40.0, 3: 30.0, 4: 25.0})
+    write(results_folder, DIAL, dict.fromkeys((1, 2, 3, 4), 29.0), variables={"denoised": DENOISED})
     for n in (1, 2, 3, 4):
-        write(folder, f"figure5/s3-{n}/sigma25", {n: 28.05 + n / 10})
-        write(folder, "table3/independent/sigma25" if n == 4 else f"figure5/r3-{n}/sigma25", {n: 28 + n / 10})
-    return reporting.read_book(folder)
+        write(results_folder, f"figure5/s3-{n}/sigma25", {n: 28.05 + n / 10})
+        write(results_folder, "table3/independent/sigma25" if n == 4 else f"figure5/r3-{n}/sigma25", {n: 28 + n / 10})
+    return reporting.read_book(results_folder)
 
 
 def drawn(name, book, preset="full"):
@@ -126,17 +114,17 @@ def test_psnr_is_drawn_by_n_for_the_noise_that_was_run(everything):
     np.testing.assert_allclose(found["$R_3^4$, paper"], [[4, 29.07]])
 
 
-def test_each_noise_has_a_panel_of_its_own(everything, folder):
-    write(folder, "figure5/s3-2/sigma50", {2: 25.5})
-    axes = drawn("figure5", reporting.read_book(folder)).axes
+def test_each_noise_has_a_panel_of_its_own(everything, results_folder):
+    write(results_folder, "figure5/s3-2/sigma50", {2: 25.5})
+    axes = drawn("figure5", reporting.read_book(results_folder)).axes
     assert [own.get_title() for own in axes] == ["σ = 25", "σ = 50"]
     assert set(curves(axes[1])) == {"$S_3^n$", "$R_3^4$, paper"}
 
 
-def test_the_bars_are_the_spread_over_seeds(folder):
+def test_the_bars_are_the_spread_over_seeds(results_folder):
     for seed, value in enumerate((28.0, 29.0)):
-        write(folder, "figure5/s3-1/sigma25", {1: value}, seed=seed)
-    (axes,) = drawn("figure5", reporting.read_book(folder)).axes
+        write(results_folder, "figure5/s3-1/sigma25", {1: value}, seed=seed)
+    (axes,) = drawn("figure5", reporting.read_book(results_folder)).axes
     (_, _, (bars,)) = axes.containers[0]
     (low, high) = bars.get_segments()[0][:, 1]
     assert (low, high) == pytest.approx((28.5 - 0.5**0.5, 28.5 + 0.5**0.5))
@@ -160,19 +148,19 @@ def test_accuracy_and_flops_are_relative_to_the_largest_setting(everything):
         assert ("paper" in label) == (line.get_markerfacecolor() == "none")  # ours stays visible below the paper's
 
 
-def test_a_noise_level_without_a_value_has_no_panel(everything, folder):
-    write(folder, "figure5/s3-2/sigma50", {2: None}, diverged="the loss is nan")
-    book = reporting.read_book(folder)
+def test_a_noise_level_without_a_value_has_no_panel(everything, results_folder):
+    write(results_folder, "figure5/s3-2/sigma50", {2: None}, diverged="the loss is nan")
+    book = reporting.read_book(results_folder)
     assert [own.get_title() for own in drawn("figure5", book).axes] == ["σ = 25"]
-    write(folder, R4, dict.fromkeys((1, 2, 3), 100.0))
-    assert len(drawn("figure7", reporting.read_book(folder)).axes) == 2  # S_4 and deep supervision are left
+    write(results_folder, R4, dict.fromkeys((1, 2, 3), 100.0))
+    assert len(drawn("figure7", reporting.read_book(results_folder)).axes) == 2  # S_4 and deep supervision are left
 
 
-def test_a_curve_without_its_largest_setting_is_left_out(folder):
-    write(folder, R4, {1: 29.0, 2: 28.0, 3: 27.0})
-    write(folder, "table5/s4-1/cifar100", {1: 26.0})
-    write(folder, "figure7/s4-deep/cifar100", {2: 40.0, 3: 30.0, 4: None})
-    (axes,) = drawn("figure7", reporting.read_book(folder)).axes
+def test_a_curve_without_its_largest_setting_is_left_out(results_folder):
+    write(results_folder, R4, {1: 29.0, 2: 28.0, 3: 27.0})
+    write(results_folder, "table5/s4-1/cifar100", {1: 26.0})
+    write(results_folder, "figure7/s4-deep/cifar100", {2: 40.0, 3: 30.0, 4: None})
+    (axes,) = drawn("figure7", reporting.read_book(results_folder)).axes
     assert {label for label in curves(axes) if "paper" not in label} == {"$R_4$, one network"}
 
 
@@ -300,11 +288,11 @@ def test_tables_can_be_printed_alone(command, little, tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["results"]
 
 
-def test_it_needs_no_pytorch(folder, tmp_path):
-    write(folder, R4, {1: 29.0, 2: 28.0, 3: 27.0})  # figure 7 is drawn
+def test_it_needs_no_pytorch(results_folder, tmp_path):
+    write(results_folder, R4, {1: 29.0, 2: 28.0, 3: 27.0})  # figure 7 is drawn
     code = (
         "import sys; from recurconv.cli import main\n"
-        f"sys.argv = ['recurconv', 'report', '--results', {str(folder)!r}, '--out', {str(tmp_path / 'docs')!r}]\n"
+        f"sys.argv = ['recurconv', 'report', '--results', {str(results_folder)!r}, '--out', {str(tmp_path / 'docs')!r}]\n"
         "try: main()\n"
         "except SystemExit as stop: assert not stop.code\n"
         "print(*sorted({'torch', 'lightning', 'torchvision'} & set(sys.modules)), 'END')"

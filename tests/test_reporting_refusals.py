@@ -2,44 +2,29 @@
 
 import json
 
-import pytest
-
 from made_results import result, write
 from recurconv import cells
 from recurconv.reporting import page
 
 R2 = "table1/r2-4/cifar10"
 R4 = "table5/r4-dial/cifar100"
-ABLATION = "ablations/uniform/cifar10"
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "results"
+def contents(results_folder):
+    return {path: path.read_bytes() for path in results_folder.rglob("*") if path.is_file()}
 
 
-@pytest.fixture
-def little(folder):
-    """Results that no figure shows, so that the page is made in a moment."""
-    write(folder, ABLATION, {2: 9.0, 3: 9.0, 4: 9.0})
-    return folder
-
-
-def contents(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_bad_results_are_one_line_and_nothing_is_lost(command, refused, little, folder, tmp_path):
-    write(folder, R2, {4: 7.0})
-    assert command("report", "--results", folder, "--out", tmp_path / "docs").status == 0
+def test_bad_results_are_one_line_and_nothing_is_lost(command, refused, little, results_folder, tmp_path):
+    write(results_folder, R2, {4: 7.0})
+    assert command("report", "--results", results_folder, "--out", tmp_path / "docs").status == 0
     before = contents(tmp_path / "docs")
-    file = folder / f"{cells.result_name(cells.RUNS[R2], 'full', 0)}.json"
+    file = results_folder / f"{cells.result_name(cells.RUNS[R2], 'full', 0)}.json"
     whole = file.read_text(encoding="utf-8")
 
     def says(reason, **changes):
         if changes:
             file.write_text(json.dumps({**json.loads(whole), **changes}), encoding="utf-8")
-        told = refused("report", "--results", folder, "--out", tmp_path / "docs")
+        told = refused("report", "--results", results_folder, "--out", tmp_path / "docs")
         assert reason in told
         assert str(file) in told
 
@@ -67,31 +52,33 @@ def test_bad_results_are_one_line_and_nothing_is_lost(command, refused, little, 
     file.write_text("[]", encoding="utf-8")
     says("is not a result")
     file.write_text(whole, encoding="utf-8")
-    (folder / "copy.json").write_text(whole, encoding="utf-8")
+    (results_folder / "copy.json").write_text(whole, encoding="utf-8")
     says("of the same run as copy.json")
-    (folder / "copy.json").unlink()
+    (results_folder / "copy.json").unlink()
     file.unlink()
     file.mkdir()
     says("cannot be read")
     assert contents(tmp_path / "docs") == before
 
 
-def test_all_broken_files_are_named_at_once(refused, folder):
+def test_all_broken_files_are_named_at_once(refused, results_folder):
     for run in (R2, R4):
-        write(folder, run, {4: 7.0}).write_text("{", encoding="utf-8")
-    told = refused("report", "--results", folder)
+        write(results_folder, run, {4: 7.0}).write_text("{", encoding="utf-8")
+    told = refused("report", "--results", results_folder)
     assert told.count("is broken") == 2
 
 
-def test_other_bad_input(refused, little, folder, tmp_path, monkeypatch):
+def test_other_bad_input(refused, little, results_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "nowhere: no such folder; give the one that" in refused("report", "--results", "nowhere")
     (tmp_path / "empty").mkdir()
     assert "empty has no result file (*.json)" in refused("report", "--results", "empty")
-    assert "there is no table 'tabel1'; did you mean table1?" in refused("report", "tabel1", "--results", folder)
-    assert "choose from targets, findings, table1" in refused("report", "xyz", "--results", folder)
-    assert "figure2 has no numbers to print" in refused("report", "figure2", "--results", folder)
-    told = refused("report", "targets", "others", "--preset", "short", "--results", folder)
+    assert "there is no table 'tabel1'; did you mean table1?" in refused(
+        "report", "tabel1", "--results", results_folder
+    )
+    assert "choose from targets, findings, table1" in refused("report", "xyz", "--results", results_folder)
+    assert "figure2 has no numbers to print" in refused("report", "figure2", "--results", results_folder)
+    told = refused("report", "targets", "others", "--preset", "short", "--results", results_folder)
     assert "targets, others: nothing to show for preset short" in told
     assert "preset='fast' is not known; choose one of full, short, all" in refused("report", "--preset", "fast")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "results"]

@@ -121,9 +121,9 @@ class Classification(Task):
 
     def _open(self, data: Path, split: str, download: bool, class_names: Sequence[str] | None) -> ImageSet:
         recipe = self.recipe
-        if recipe.minival == 0 and split == "minival":
-            raise ValueError("minival=0 holds nothing out, so the split minival is empty; give another split")
         if recipe.data == "folder":
+            if recipe.minival == 0 and split == "minival":  # its number is not how many are held out, but whether any
+                raise ValueError("minival=0 holds nothing out, so the split minival is empty; give another split")
             return load_folder(data, split, size=recipe.size, workers=recipe.workers, class_names=class_names)
         images = load_cifar(data, recipe.data, split, minival=recipe.minival, download=download, device=self.device)
         if class_names is not None and tuple(class_names) != images.class_names:

@@ -190,12 +190,11 @@ class Dial:
     def _within_milliseconds(self, budget: float, shape: Shape, strict: bool) -> int:
         pace = self._pace(shape)
         with self._lock:
-            setting = pace.choose(budget, shape)
-            tried = setting is None and strict and pace.is_stale()
-        if tried:
+            trial = strict and pace.is_stale() and pace.choose(budget, shape) is None
+        if trial:
             self._call(np.full(shape, 0.5, np.float32), UNKNOWN_SIGMA, self.dial[0])
         with self._lock:
-            setting = pace.choose(budget, shape) if tried else setting
+            setting = pace.choose(budget, shape)
             least = pace.expected(self.dial[0], shape)
         return setting or self._smallest(f"milliseconds={budget:g}", f"about {least:.3g} ms", strict)
 
@@ -284,7 +283,7 @@ class Dial:
             return UNKNOWN_SIGMA
         if "sigma" not in self._takes:
             raise ValueError(f"sigma={sigma} is for denoisers that take a noise level; {self._file.path} does not")
-        if isinstance(sigma, bool) or not isinstance(sigma, Real) or not 0 <= sigma <= LARGEST_SIGMA:
+        if not _is_real(sigma) or not 0 <= sigma <= LARGEST_SIGMA:
             raise ValueError(
                 f"sigma={sigma!r} is no noise level; give 0 to {LARGEST_SIGMA:g} (in 1/255), or None if unknown"
             )
@@ -319,8 +318,12 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
+def _is_real(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def _budget(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not value > 0:
+    if not _is_real(value) or not value > 0:
         raise ValueError(f"{name}={value!r} is no budget; give a number above 0")
     return float(value)
 
