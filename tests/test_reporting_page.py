@@ -290,9 +290,10 @@ def test_tables_can_be_printed_alone(command, little, tmp_path, monkeypatch):
 
 def test_it_needs_no_pytorch(results_folder, tmp_path):
     write(results_folder, R4, {1: 29.0, 2: 28.0, 3: 27.0})  # figure 7 is drawn
+    words = ["recurconv", "report", "--results", str(results_folder), "--out", str(tmp_path / "docs")]
     code = (
         "import sys; from recurconv.cli import main\n"
-        f"sys.argv = ['recurconv', 'report', '--results', {str(results_folder)!r}, '--out', {str(tmp_path / 'docs')!r}]\n"
+        f"sys.argv = {words!r}\n"
         "try: main()\n"
         "except SystemExit as stop: assert not stop.code\n"
         "print(*sorted({'torch', 'lightning', 'torchvision'} & set(sys.modules)), 'END')"
