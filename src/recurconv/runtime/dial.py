@@ -162,7 +162,7 @@ class Dial:
         """Multiply-accumulates at a setting for one image of this size: what ``run(images, macs=...)`` compares with.
 
         In proportion to the pixels, which is exact where both sides can be divided by 8. Others are rounded inside the
-        network: ``recurconv.cost`` counts those exactly, up to a third more (R_4) for sides of 16 to 32 pixels.
+        network: ``recurconv.cost`` counts those exactly, for sides of 16 to 32 pixels up to 1.37 times as much (R_4).
 
         Raises:
             ValueError: a setting off the dial, or a side below 1.
