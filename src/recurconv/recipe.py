@@ -68,6 +68,7 @@ class Recipe:
     sigma: float = 25.0  # of the noise, in 1/255
     sigmas: tuple[float, ...] = ()  # trained on a range of noise, (low, high); sigma is then for evaluation alone
     halves: bool = False  # patches of the pictures at half size, too, where detail is as sharp as in downscaled ones
+    tinted: float = 0.0  # the part of colour patches shown in two random colours, whose edges are as sharp as can be
     patch: int = 40
     patches_per_epoch: int = 128_000
 
@@ -94,7 +95,17 @@ class Recipe:
 
 _TYPES = get_type_hints(Recipe)
 _WORDS = ("name", "summary", "reaches", "takes")  # what a recipe says of itself
-_DENOISING = ("channels", "image_channels", "trained_on", "sigma", "sigmas", "halves", "patch", "patches_per_epoch")
+_DENOISING = (
+    "channels",
+    "image_channels",
+    "trained_on",
+    "sigma",
+    "sigmas",
+    "halves",
+    "tinted",
+    "patch",
+    "patches_per_epoch",
+)
 _CLASSIFICATION = ("width", "label_smoothing", "crop", "flip", "cutout", "size", "workers")
 _ABOVE_ZERO = (
     "epochs",
@@ -118,12 +129,14 @@ _FROM_ZERO = (
     "cutout",
     "workers",
     "sigma",
+    "tinted",
     "seed",
     "warmup",
 )
 _AT_MOST = {  # most of them what memory can hold
     "seed": 2**63 - 1,
     "frozen_norms": 1,
+    "tinted": 1,
     "width": 64,
     "channels": 4096,
     "size": 4096,
@@ -226,6 +239,8 @@ def _contradictions(values: dict[str, Any]) -> Iterator[str]:
         yield f"data={values['data']} is not for {task}"
     if values["image_channels"] not in (allowed := (1, 3) if task == "denoising" else (3,)):
         yield f"image_channels={values['image_channels']} must be {' or '.join(map(str, allowed))} for {task}"
+    if values["tinted"] > 0 and values["image_channels"] == 1:
+        yield f"tinted={values['tinted']} needs colour pictures; take tinted=0 with image_channels=1"
     if values["trained_on"] != "trainval" and values["minival"] > 0:
         yield f"trained_on={values['trained_on']} holds the pictures of minival; take minival=0 with it"
     if (sigmas := values["sigmas"]) and not (len(sigmas) == 2 and 0 <= sigmas[0] <= sigmas[1]):

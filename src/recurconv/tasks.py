@@ -225,6 +225,7 @@ class Denoising(Task):
             sigma=(sigmas[0], sigmas[1]) if sigmas else recipe.sigma,
             patch=recipe.patch,
             device=self.device,
+            tinted=recipe.tinted,
             rank=rank,
             ranks=ranks,
             start=start,

@@ -130,6 +130,7 @@ class PicturePatches:
         sigma: float | tuple[float, float],
         patch: int,
         device: torch.device | str,
+        tinted: float = 0.0,
         rank: int = 0,
         ranks: int = 1,
         start: int = 0,
@@ -150,6 +151,7 @@ class PicturePatches:
                 its own, evenly.
             patch: height and width of a patch, in pixels.
             device: where the batches are made and lie.
+            tinted: the part of colour patches, from 0 to 1, that are shown in two random colours.
             rank: of this process, from 0.
             ranks: number of processes.
             start: first iteration.
@@ -169,6 +171,8 @@ class PicturePatches:
         if low > high:
             raise ValueError(f"sigma={sigma}; the first of a range must not be above the second")
         self._check_patch(patch)
+        if not 0 <= tinted <= 1 or (tinted and self.channels == 1):
+            raise ValueError(f"tinted={tinted}; it must lie between 0 and 1, and be 0 for gray pictures")
         if not 0 <= rank < ranks:
             raise ValueError(f"rank={rank}; with ranks={ranks} it must lie between 0 and {ranks - 1}")
         if batch_size % ranks:
@@ -186,6 +190,8 @@ class PicturePatches:
                 generator = iteration_generator(seed, epoch, iteration)
                 drawn = self._draw(batch_size, patch, generator)[:, part].to(device, non_blocking=True)
                 clean = pixels[_patch_index(drawn, patch)].permute(0, 3, 1, 2).float().div_(255)
+                if tinted:
+                    clean = _tint(clean, _draw_tints(batch_size, tinted, generator)[part].to(clean.device))
                 noise = _noise((batch_size, self.channels, patch, patch), generator, clean.device)[part]
                 if not isinstance(sigma, tuple):
                     yield clean.add(noise, alpha=sigma / 255), clean
@@ -311,6 +317,21 @@ def _patch_index(drawn: Tensor, patch: int) -> Tensor:
     across = torch.where((turn & 2).bool(), patch - 1 - near, near).view(-1, 1, patch)
     transposed = (turn & 4).bool()
     return corner + down * torch.where(transposed, 1, width) + across * torch.where(transposed, width, 1)
+
+
+def _draw_tints(batch_size: int, tinted: float, generator: torch.Generator) -> Tensor:
+    """Draw float32 `[B, 7]`: two colours, of which half the channels are 0 or 1; contrast, or 0 where not tinted."""
+    colours = (2 * torch.rand(batch_size, 6, generator=generator) - 0.5).clamp_(0, 1)
+    contrast, chance = torch.rand(2, batch_size, 1, generator=generator)
+    return torch.cat([colours, torch.where(chance < tinted, 1 + 7 * contrast, 0)], 1)
+
+
+def _tint(clean: Tensor, tints: Tensor) -> Tensor:
+    """Show patches `[B, 3, P, P]` in two colours, mixed by their brightness with its contrast raised."""
+    first, second, contrast = (part[..., None, None] for part in torch.split(tints, [3, 3, 1], 1))
+    brightness = clean.mean(1, keepdim=True)
+    share = (contrast * (brightness - brightness.mean((2, 3), keepdim=True)) + 0.5).clamp(0, 1)
+    return torch.where(contrast > 0, first + (second - first) * share, clean)
 
 
 def _noise(shape: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:
