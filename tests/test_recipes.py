@@ -119,6 +119,7 @@ def test_all_that_is_wrong_is_told_at_once():
         (R2, "task=denoising", "unknown key 'task'"),
         (R3, "width=2", "width has no meaning for denoising"),
         (R3, "data=cifar10", "data=cifar10 is not for denoising"),
+        (R3, "tinted=0.5", "tinted=0.5 needs colour pictures"),
         (R3, "image_channels=2", "image_channels=2 must be 1 or 3 for denoising"),
         (
             recipes.get("r3-gray25-short"),

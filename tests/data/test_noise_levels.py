@@ -56,6 +56,38 @@ def test_ranks_and_restarts_see_the_levels_of_one_process() -> None:
     assert all(torch.equal(a, b) for pair in zip(whole[1:], again, strict=True) for a, b in zip(*pair, strict=True))
 
 
+def test_tinted_patches_have_two_colours_mixed_by_their_brightness() -> None:
+    plain, half, all_of_them = (
+        next(patches(2_000).training_batches(2_000, **SETTINGS, tinted=part))[1] for part in (0.0, 0.5, 1.0)
+    )
+    tinted = (half != plain).flatten(1).any(1)
+    assert abs(tinted.double().mean() - 0.5) < 5 * 0.5 / 2_000**0.5
+    assert (all_of_them != plain).flatten(1).any(1).all()
+    assert torch.equal(half[tinted], all_of_them[tinted])
+    assert 0 <= all_of_them.min() < all_of_them.max() <= 1
+    colours = all_of_them.flatten(2).double()
+    lines = torch.linalg.svdvals(colours - colours.mean(2, keepdim=True))  # on one line through the colour cube
+    assert lines[:, 1].max() < 1e-5
+    order = plain.mean(1).flatten(1).argsort(1)
+    along = colours.gather(2, order[:, None].expand(-1, 3, -1)).diff(dim=2)
+    assert ((along >= -1e-6).all(2) | (along <= 1e-6).all(2)).all()  # a channel rises with brightness, or falls
+    assert not torch.equal(*(all_of_them[at].mean((1, 2)) for at in (0, 1)))  # each has colours of its own
+
+
+def test_ranks_see_the_tints_of_one_process() -> None:
+    (whole,) = patches(24).training_batches(24, **SETTINGS, tinted=0.5)
+    shares = [next(patches(24).training_batches(24, **SETTINGS, tinted=0.5, rank=r, ranks=3)) for r in range(3)]
+    for expected, *got in zip(whole, *shares, strict=True):
+        assert torch.equal(torch.cat(got), expected)
+
+
+def test_tints_are_refused_of_gray_pictures_and_beyond_one() -> None:
+    gray = [picture[:1] for picture in colour()]
+    for pictures, tinted in ((gray, 0.5), (colour(), 1.5), (colour(), -0.5), (colour(), np.nan)):
+        with pytest.raises(ValueError, match=f"tinted={tinted}"):
+            patches(8, pictures).training_batches(8, **SETTINGS, tinted=tinted)
+
+
 def test_a_range_that_runs_backwards_is_refused() -> None:
     for sigma, words in (
         ((9.0, 5.0), "the first of a range"),
