@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from recurconv.networks import deeply_supervised_s4, r2, r3, r4, s2, s3, s4
     from recurconv.norms import NormBank, NormGroup
     from recurconv.runtime import Dial
+    from recurconv.settling import settle_norms
 
 __all__ = [
     "Dial",
@@ -43,6 +44,7 @@ __all__ = [
     "s2",
     "s3",
     "s4",
+    "settle_norms",
     "steps_for",
 ]
 
@@ -56,6 +58,7 @@ _HOME = {
     "networks": ("deeply_supervised_s4", "r2", "r3", "r4", "s2", "s3", "s4"),
     "norms": ("NormBank", "NormGroup"),
     "runtime": ("Dial",),
+    "settling": ("settle_norms",),
 }
 
 

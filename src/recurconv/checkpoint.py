@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch.nn.parameter import is_lazy
 
 from recurconv._version import __version__
 from recurconv.files import write_atomically, write_json
@@ -94,6 +95,12 @@ def fit_names(tensors: Mapping[str, torch.Tensor], expected: Iterable[str]) -> d
     return {target: tensors[name] for target, name in source.items()}
 
 
+def fit_versions(versions: Mapping[str, Any], modules: Iterable[str]) -> dict[str, Any]:
+    """What a state dict says of each module's version, under the names that the network has for its modules."""
+    bare = {_bare(name): name for name in modules}
+    return {bare.get(_bare(name), name): version for name, version in versions.items()}
+
+
 def dial_in(names: Iterable[str]) -> str:
     """The dial that the names in a state dict tell of, in words."""
     rows, steps, untied = set(), set(), set()
@@ -110,6 +117,11 @@ def dial_in(names: Iterable[str]) -> str:
     return f"up to {max(steps)}" if steps else "not told by its names"
 
 
+def _has_shape(tensor: Any) -> bool:
+    """Whether it is a tensor that has its shape: not a module's extra state, and no lazy layer's."""
+    return isinstance(tensor, torch.Tensor) and not is_lazy(tensor)
+
+
 def check_fit(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], dial: tuple[int, ...]) -> None:
     """Raise ValueError that names every tensor that is missing, unexpected or of another shape."""
     missing = [name for name in expected if name not in tensors]
@@ -117,8 +129,12 @@ def check_fit(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.
     reshaped = [
         f"{name} {list(tensors[name].shape)} instead of {list(expected[name].shape)}"
         for name in expected
-        if name in tensors and tensors[name].shape != expected[name].shape
+        if name in tensors and _has_shape(tensors[name]) and _has_shape(expected[name])
+        if tensors[name].shape != expected[name].shape
     ]
+    first = next(iter(tensors), "").split(".")[0] + "."
+    if len(missing) == len(expected) > 0 and all(name.removeprefix(first) in expected for name in tensors):
+        raise ValueError(f"every tensor's name begins with {first!r}, as in a larger module; take that off the names")
     problems = [
         f"{len(names)} {what}: {', '.join(names)}"
         for what, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", reshaped))

@@ -5,7 +5,8 @@ import copy
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 from torch.autograd.graph import Node
 from torch.utils.flop_counter import FlopCounterMode
 
+from recurconv.cell import is_several
 from recurconv.network import IMAGE_SIZE
 
 if TYPE_CHECKING:
@@ -71,7 +73,8 @@ def cost(net: nn.Module, image_shape: Sequence[int] | None = None) -> list[Cost]
         One row for each setting, in the order of the dial.
 
     Raises:
-        ValueError: ``image_shape`` is not a shape, or is left out for a network without ``image_channels``.
+        ValueError: ``image_shape`` is not a shape, or is left out for a network without ``image_channels``; or what
+            ``net`` returns cannot be followed back to its parameters.
 
     Source: the columns "Parameters" and "Depth" of tables 1 and 5 of the paper.
     """
@@ -176,15 +179,29 @@ def _cost(shadow: nn.Module, steps: int | None, shape: tuple[int, ...], total: i
             output = _call(shadow, image.clone(), steps)()
     graph = _walk(output, image)
     used = [parameter for parameter in shadow.parameters() if id(parameter) in graph.leaves]
-    return Cost(steps, sum(p.numel() for p in used), total, flops.get_total_flops() // 2, graph.depth)
+    macs = flops.get_total_flops() // 2
+    if macs and not used:
+        raise ValueError(
+            f"what {type(shadow).__name__} returned cannot be followed back to its parameters, so that they cannot be "
+            "counted; it must be a tensor or lists, mappings or dataclasses of them, computed with gradients "
+            "(no detach, no_grad or reentrant checkpoint)"
+        )
+    return Cost(steps, sum(p.numel() for p in used), total, macs, graph.depth)
 
 
 def _shadow(net: nn.Module) -> nn.Module:
     """An eager copy of ``net`` in eval mode whose parameters and buffers are on the meta device; ties are kept."""
-    net = cast(nn.Module, getattr(net, "_orig_mod", net))  # torch.compile's wrapper
+    net = _unwrapped(net)
     with torch.inference_mode(False):
         memo = {id(tensor): _without_values(tensor) for tensor in (*net.parameters(), *net.buffers())}
         return copy.deepcopy(net, memo).eval()  # deepcopy leaves out what Module.compile added
+
+
+def _unwrapped(net: nn.Module) -> nn.Module:
+    """What torch.compile, DataParallel, DistributedDataParallel and AveragedModel wrap."""
+    while (wrapped := getattr(net, "_orig_mod", None)) or [name for name, _ in net.named_children()] == ["module"]:
+        net = cast(nn.Module, wrapped or net.module)
+    return net
 
 
 def _without_values(tensor: torch.Tensor) -> torch.Tensor:
@@ -229,16 +246,18 @@ def _depth(node: Node, inputs: list[int | None]) -> int | None:
 
 
 def _tensors(output: object) -> Iterator[torch.Tensor]:
-    """The tensors in what a network returned: a tensor, or lists, tuples and mappings of them."""
+    """The tensors in what a network returned: a tensor, or lists, tuples, mappings and dataclasses of them."""
     if isinstance(output, torch.Tensor):
         yield output
+    elif is_dataclass(output) and not isinstance(output, type):
+        yield from _tensors(vars(output))
     elif isinstance(output, Mapping | list | tuple):
         for part in output.values() if isinstance(output, Mapping) else output:
             yield from _tensors(part)
 
 
 def _dial(net: nn.Module) -> tuple[int | None, ...]:
-    dial = cast(Any, getattr(net, "dial", None))
+    dial = cast(Any, getattr(_unwrapped(net), "dial", None))
     return tuple(dial) if dial else (None,)
 
 
@@ -247,15 +266,17 @@ def _call(net: nn.Module, images: torch.Tensor, steps: int | None) -> Callable[[
 
 
 def _image_shape(net: nn.Module, image_shape: Sequence[int] | None) -> tuple[int, ...]:
+    net = _unwrapped(net)
     if image_shape is None:
         channels = getattr(net, "image_channels", None)
         if channels is None:
             raise ValueError(f"{type(net).__name__} has no image_channels; give image_shape, e.g. (3, 32, 32)")
         side = getattr(net, "image_size", None) or IMAGE_SIZE
         return (cast(int, channels), cast(int, side), cast(int, side))
-    if not image_shape or not all(isinstance(size, int) and size >= 1 for size in image_shape):
+    sizes = tuple(image_shape) if is_several(image_shape) else ()
+    if not sizes or not all(isinstance(size, Integral) and size >= 1 for size in sizes):
         raise ValueError(f"image_shape={image_shape!r} is not the shape of one image; give e.g. (3, 32, 32)")
-    return tuple(image_shape)
+    return tuple(map(int, sizes))
 
 
 def _home(net: nn.Module) -> tuple[torch.device, torch.dtype]:
@@ -301,6 +322,6 @@ def _one_budget(**budgets: float | None) -> tuple[str, float]:
     if len(given) != 1:
         raise ValueError(f"give exactly one budget, {' or '.join(budgets)}; got {dict(given) or 'none'}")
     name, budget = given[0]
-    if not budget > 0:
+    if isinstance(budget, str) or not budget > 0:
         raise ValueError(f"{name}={budget} is no budget; give a number above 0")
     return name, budget

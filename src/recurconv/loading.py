@@ -54,6 +54,8 @@ def find(source: str | Path) -> Path:
     """
     if isinstance(source, str) and source in shipped():
         return _shipped_folder() / source
+    if not isinstance(source, str | Path):
+        raise ValueError(f"a {type(source).__name__} is no source; give a shipped name, a folder or user/name")
     path = Path(source).expanduser()
     if path.is_dir():
         return path

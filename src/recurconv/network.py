@@ -3,7 +3,10 @@
 import functools
 import inspect
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any, ParamSpec, TypedDict, TypeVar
 
@@ -12,7 +15,7 @@ from torch import nn
 from typing_extensions import Self
 
 from recurconv import checkpoint
-from recurconv.cell import RecurrentCell, StandardCell, check_steps
+from recurconv.cell import RecurrentCell, StandardCell, as_dial, check_steps, is_several
 
 Cell = RecurrentCell | StandardCell
 
@@ -38,14 +41,25 @@ class Normalize(nn.Module):
 
     def __init__(self, channels: int, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
         super().__init__()
+        self.values: dict[str, list[float]] = {}
         for name, value in (("mean", mean), ("std", std)):
             given: Any = value
-            values = [float(v) for v in given] if _is_several(given) else [float(given)] * channels
-            if len(values) != channels or (name == "std" and not all(v > 0 for v in values)):
+            try:
+                values = [float(v) for v in given] if is_several(given) else [float(given)] * channels
+            except (TypeError, ValueError):
+                values = []
+            if len(values) != channels or not all(math.isfinite(v) and (v > 0 or name == "mean") for v in values):
                 raise ValueError(
-                    f"{name}={value!r}: give one number, or one for each of {channels} channels, std above 0"
+                    f"{name}={value!r}: give one finite number, or one for each of {channels} channels, std above 0"
                 )
+            self.values[name] = values
             self.register_buffer(name, torch.tensor(values).reshape(-1, 1, 1))
+
+    def reset_parameters(self) -> None:
+        """Write the values again, for a network that was made without any, on the meta device."""
+        for name, values in self.values.items():
+            buffer = self.get_buffer(name)
+            buffer.copy_(torch.tensor(values, dtype=buffer.dtype, device=buffer.device).reshape(-1, 1, 1))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """[B, C, H, W] in [0, 1] -> the same shape."""
@@ -82,11 +96,12 @@ class Network(nn.Module):
         image_size: int | None = None,
     ) -> None:
         super().__init__()
-        if image_channels < 1:
-            raise ValueError(f"image_channels={image_channels}; give 3 for colour, 1 for gray")
-        if image_size is not None and image_size < 1:
-            raise ValueError(f"image_size={image_size}; give height and width in pixels, at least 1, or None")
-        self.dial = dial
+        self.dial = as_dial(dial, "dial")
+        check_count("image_channels", image_channels, "3 for colour, 1 for gray")
+        if image_size is not None:
+            check_count("image_size", image_size, "the height and width in pixels, one number, or None")
+        if isinstance(class_names, str):
+            raise ValueError(f"class_names={class_names!r}; give a list of names, one for each class")
         self.image_channels = image_channels
         self.class_names = None if class_names is None else tuple(class_names)
         self.image_size = image_size
@@ -112,6 +127,7 @@ class Network(nn.Module):
 
         Raises:
             ValueError: ``steps`` off the dial, images of another rank or channel count, or too small.
+            TypeError: ``images`` is no tensor.
         """
         counts = self.counts(steps)
         self._check(images)
@@ -123,9 +139,7 @@ class Network(nn.Module):
         Raises:
             ValueError: it is not on the dial.
         """
-        steps = self.dial[-1] if steps is None else steps
-        check_steps(steps, self.dial)
-        return int(steps)
+        return check_steps(self.dial[-1] if steps is None else steps, self.dial)
 
     def counts(self, steps: int | Sequence[int] | None) -> tuple[int, ...]:
         """The step count of each cell.
@@ -135,7 +149,7 @@ class Network(nn.Module):
         """
         cells = self.cells()
         given: Any = steps
-        if not _is_several(given):
+        if not is_several(given):
             return (self.setting(given),) * len(cells)
         counts = tuple(self.setting(count) for count in given)
         if len(counts) != len(cells):
@@ -149,6 +163,8 @@ class Network(nn.Module):
         return counts
 
     def _check(self, images: torch.Tensor) -> None:
+        if not isinstance(images, torch.Tensor):
+            raise TypeError(f"images are a {type(images).__name__}; give a tensor [B, {self.image_channels}, H, W]")
         if images.ndim != 4 or images.shape[1] != self.image_channels or not images.is_floating_point():
             raise ValueError(
                 f"images are {images.dtype} of shape {list(images.shape)}; this network takes float in [0, 1] of shape "
@@ -183,13 +199,15 @@ class Network(nn.Module):
 
     def shared_parameters(self) -> list[nn.Parameter]:
         """The parameters that are used more than once in a call: the bodies of the recurrent cells."""
-        return [p for cell in self.cells() if isinstance(cell, RecurrentCell) for p in cell.body.parameters()]
+        bodies = [cell.body for cell in self.cells() if isinstance(cell, RecurrentCell)]
+        return list(dict.fromkeys(p for body in bodies for p in body.parameters()))  # two cells may share a body
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write ``config.json`` and ``model.safetensors`` into ``folder``, each atomically.
 
         Raises:
-            ValueError: the network was not made by a builder of this package, so that it could not be rebuilt.
+            ValueError: the network was not made by a builder of this package, or was changed since, so that it could
+                not be rebuilt; nothing is written.
 
         ``hf upload USER/NAME FOLDER`` shares it; ``recurconv.load("USER/NAME")`` takes it from there.
         """
@@ -198,7 +216,32 @@ class Network(nn.Module):
             raise ValueError(
                 f"{type(self).__name__} was not made by a builder such as recurconv.r2; save its state_dict"
             )
-        checkpoint.write(Path(folder), config, self.state_dict())
+        checkpoint.write(Path(folder), self._config_now(config), self.state_dict())
+
+    def _config_now(self, config: dict[str, Any]) -> dict[str, Any]:
+        """The config with the class names and image size of now; ValueError unless it makes this network."""
+        told = {"class_names": self.class_names and list(self.class_names), "image_size": self.image_size}
+        arguments = config["arguments"] | {
+            k: now for k, now in told.items() if now is not None or k in config["arguments"]
+        }
+        with torch.device("meta"):
+            twin = BUILDERS[config["network"]](**arguments)
+        twins = dict(twin.named_modules())
+        changed = [
+            f"eps of {name} is {module.eps}"
+            for name, module in self.named_modules()
+            if hasattr(module, "eps") and module.eps != getattr(twins.get(name), "eps", module.eps)
+        ]
+        try:
+            checkpoint.check_fit(self.state_dict(), twin.state_dict(), self.dial)
+        except ValueError as error:
+            changed.append(str(error))
+        if changed:
+            raise ValueError(
+                f"this network is no longer what {config['network']} makes, and load could not rebuild it: "
+                f"{'; '.join(changed)}; save its state_dict"
+            )
+        return {**config, "arguments": arguments}
 
     @classmethod
     def from_pretrained(cls, source: str | Path) -> Self:
@@ -226,6 +269,10 @@ class Network(nn.Module):
         expected = self.state_dict()
         tensors = checkpoint.fit_names(state_dict, expected)
         checkpoint.check_fit(tensors, expected, self.dial)
+        if (versions := getattr(state_dict, "_metadata", None)) is not None:  # of modules that read older files
+            tensors = OrderedDict(tensors)
+            names = [name for name, _ in self.named_modules()]
+            tensors._metadata = checkpoint.fit_versions(versions, names)  # type: ignore[attr-defined]
         return super().load_state_dict(tensors, strict=True, assign=assign)
 
 
@@ -255,9 +302,10 @@ def builder(build: Callable[Parameters, N]) -> Callable[Parameters, N]:
     return wrapped
 
 
-def _is_several(value: Any) -> bool:
-    """Whether there are several numbers; a tensor or array without dimensions is one."""
-    return isinstance(value, Iterable) and getattr(value, "ndim", 1) > 0
+def check_count(name: str, value: Any, give: str) -> None:
+    """Raise ValueError unless an argument is a whole number of at least 1; ``give`` says what to give."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{name}={value!r}; give {give}")
 
 
 def _kept(value: Any) -> Any:

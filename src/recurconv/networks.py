@@ -4,6 +4,7 @@ Each builder at the end (``r2``, ``s2``, ...) returns a ``Network``. R is compac
 the same graph. Images are [B, C, H, W], float in [0, 1].
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -13,7 +14,7 @@ from torch import nn
 from typing_extensions import Unpack
 
 from recurconv.cell import RecurrentCell, StandardCell, as_dial, default_norm
-from recurconv.network import Cell, Network, Options, builder
+from recurconv.network import Cell, Network, Options, builder, check_count
 from recurconv.norms import NormBank, norm_layers
 from recurconv.usage import NormUsage
 
@@ -106,9 +107,9 @@ class Head(nn.Module):
 
     def __init__(self, channels: int, num_classes: int, class_names: Sequence[str] | None = None) -> None:
         super().__init__()
-        if num_classes < 1 or (class_names is not None and len(class_names) != num_classes):
-            names = "" if class_names is None else f" and {len(class_names)} class names"
-            raise ValueError(f"num_classes={num_classes}{names}; give at least 1 class, and a name for each or none")
+        check_count("num_classes", num_classes, "at least 1 class")
+        if class_names is not None and len(class_names) != num_classes:
+            raise ValueError(f"num_classes={num_classes} and {len(class_names)} class names; give each a name, or none")
         self.linear = nn.Linear(channels, num_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -260,11 +261,12 @@ def _pooling(pooled: bool) -> nn.Module | None:
 
 def check_channels(channels: int) -> None:
     """Raise ValueError unless a denoiser can have so many."""
-    if channels < 1:
-        raise ValueError(f"channels={channels}; give at least 1")
+    check_count("channels", channels, "a whole number of at least 1")
 
 
 def _scaled(channels: int, width: float) -> int:
+    if isinstance(width, str) or not 0 < width < math.inf:
+        raise ValueError(f"width={width!r}; give a finite factor above 0 on the channels")
     scaled = round(channels * width)
     if scaled < 1:
         raise ValueError(f"width={width} leaves no channels; give a factor of at least {1 / channels:.3g}")

@@ -31,7 +31,7 @@ class NormBank(nn.Module):
             addresses and no others; under "independent" for the steps below the largest extent.
 
     Raises:
-        ValueError: ``norm`` is not one of the four.
+        ValueError: ``norm`` is not one of the four, or ``group`` gives the same layer twice.
 
     Source: sections 3.1 and 4.1, equation (6), of Zhang & Jung.
     """
@@ -42,8 +42,11 @@ class NormBank(nn.Module):
         self.norm = norm
         self.extents = dict(extents)
         names = [self._name(row, step) for row, count in self.extents.items() for step in range(count)]
-        for name in dict.fromkeys(names):  # under "shared" and "independent" several addresses have one name
-            self.add_module(name, NormGroup(group()))
+        # Under "shared" and "independent" several addresses have one name.
+        groups = {name: NormGroup(group()) for name in dict.fromkeys(names)}
+        check_apart(groups.values())
+        for name, layers in groups.items():
+            self.add_module(name, NormGroup(nn.Identity() for _ in layers) if norm == "none" else layers)
 
     def _name(self, row: int, step: int) -> str:
         """The address rule: the name of the group for this row and step."""
@@ -60,7 +63,7 @@ class NormBank(nn.Module):
             KeyError: there is no group at this address.
         """
         row, step = address
-        if step >= self.extents.get(row, 0):
+        if not 0 <= step < self.extents.get(row, 0):
             raise KeyError(
                 f"no norm group for row={row}, step={step}; this bank has steps below {self.extents} (row: count)"
             )
@@ -77,10 +80,23 @@ def check_norm(norm: str) -> None:
         raise ValueError(f"norm={norm!r} is not a norm usage; choose one of {', '.join(get_args(NormUsage))}")
 
 
+def check_apart(groups: Iterable[NormGroup]) -> None:
+    """Raise ValueError where one norm layer stands in two places: what it learns would be shared unasked."""
+    layers = [layer for group in groups for layer in group]
+    if len(set(map(id, layers))) < len(layers):
+        raise ValueError("norm_layer gave the same layer twice; it must make one anew each time, e.g. nn.BatchNorm2d")
+
+
 def norm_layers(
     channels: Sequence[int], layer: Callable[[int], nn.Module], norm: NormUsage
 ) -> Callable[[], list[nn.Module]]:
-    """A maker of groups: one ``layer(c)`` for each channel count, or identities where ``norm`` is "none"."""
+    """A maker of groups: one ``layer(c)`` for each channel count, or identities where ``norm`` is "none".
+
+    Raises:
+        TypeError: ``layer`` does not make layers.
+    """
     if norm == "none":
         return lambda: [nn.Identity() for _ in channels]
+    if isinstance(layer, nn.Module) or not callable(layer):
+        raise TypeError(f"norm_layer={layer!r}: give what makes a layer from a channel count, e.g. nn.BatchNorm2d")
     return lambda: [layer(c) for c in channels]

@@ -68,6 +68,8 @@ class Recipe:
     sigma: float = 25.0  # of the noise, in 1/255
     sigmas: tuple[float, ...] = ()  # trained on a range of noise, (low, high); sigma is then for evaluation alone
     halves: bool = False  # patches of the pictures at half size, too, where detail is as sharp as in downscaled ones
+    drawings: int = 0  # of text, lines, shapes and gratings, each as large as BSD's pictures, beside them
+    clipped: float = 0.0  # the part of noisy patches that is clipped and rounded to 8 bits, as files are
     tinted: float = 0.0  # the part of colour patches shown in two random colours, whose edges are as sharp as can be
     patch: int = 40
     patches_per_epoch: int = 128_000
@@ -102,6 +104,8 @@ _DENOISING = (
     "sigma",
     "sigmas",
     "halves",
+    "drawings",
+    "clipped",
     "tinted",
     "patch",
     "patches_per_epoch",
@@ -129,6 +133,8 @@ _FROM_ZERO = (
     "cutout",
     "workers",
     "sigma",
+    "drawings",
+    "clipped",
     "tinted",
     "seed",
     "warmup",
@@ -136,6 +142,8 @@ _FROM_ZERO = (
 _AT_MOST = {  # most of them what memory can hold
     "seed": 2**63 - 1,
     "frozen_norms": 1,
+    "drawings": 10_000,
+    "clipped": 1,
     "tinted": 1,
     "width": 64,
     "channels": 4096,

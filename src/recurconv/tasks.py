@@ -192,7 +192,7 @@ class Denoising(Task):
     metric = "PSNR (dB)"
     higher_is_better = True
     set: PicturePatches
-    _with_halves: PicturePatches | None = None
+    _trained_on: PicturePatches | None = None  # the set, and what the recipe adds to it
 
     def _open(self, data: Path, split: str, download: bool, class_names: Sequence[str] | None) -> PicturePatches:
         recipe = self.recipe
@@ -216,9 +216,10 @@ class Denoising(Task):
         """Noisy and clean patches [B, C, P, P]; for a range of noise levels the noisy end with a channel of it."""
         recipe = self.recipe
         sigmas = recipe.sigmas
-        if recipe.halves and self._with_halves is None:
-            self._with_halves = self.set.with_halves()
-        return (self._with_halves or self.set).training_batches(
+        if self._trained_on is None:
+            pictures = self.set.with_halves() if recipe.halves else self.set
+            self._trained_on = pictures.with_drawings(recipe.drawings) if recipe.drawings else pictures
+        return self._trained_on.training_batches(
             recipe.batch_size,
             epoch=epoch,
             seed=recipe.seed,
@@ -226,6 +227,7 @@ class Denoising(Task):
             patch=recipe.patch,
             device=self.device,
             tinted=recipe.tinted,
+            clipped=recipe.clipped,
             rank=rank,
             ranks=ranks,
             start=start,

@@ -22,6 +22,7 @@ from recurconv.optimisation import make_optimizer, rate_factor, restore_optimize
 from recurconv.progress import Progress
 from recurconv.recipes import Recipe
 from recurconv.runs import RunFolder
+from recurconv.settling import settle_norms
 from recurconv.tasks import TASKS, Batch, Task, build_network, measure_settings
 
 SAVE_SECONDS = 120  # the most that a crash costs
@@ -215,27 +216,16 @@ class Trainer:
         self._start()
 
     def settle_norms(self) -> None:
-        """Take the norms' running statistics anew, over ``norm_batches`` batches after the last one; not where it is 0.
-
-        The averages of training lag behind the weights, most where batches are small and a setting is seldom drawn,
-        and each step multiplies the error. Slimmable networks do likewise (Yu & Huang, 2019).
-        """
+        """Take the norms' running statistics anew, over ``norm_batches`` batches after the last; not where it is 0."""
         if not self.recipe.norm_batches:
             return
-        momenta = [norm.momentum for norm in self.norms]
-        for norm in self.norms:
-            norm.reset_running_stats()
-            norm.train()
-            norm.momentum = None  # the mean over all batches
         batches = self.task.training_batches(self.recipe.epochs, 0, self.fabric.global_rank, self.fabric.world_size)
-        # Compiled bodies run as they are: a compilation for these few batches would break at a momentum of None.
-        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-            for inputs, _ in itertools.islice(batches, self.recipe.norm_batches):
-                for steps in self.network.dial:
-                    with self.fabric.autocast():
-                        self.task.run(self.network, inputs.contiguous(memory_format=torch.channels_last), steps)
-        for norm, momentum in zip(self.norms, momenta, strict=True):
-            norm.momentum = momentum
+
+        def call(inputs: torch.Tensor, steps: int) -> None:
+            with self.fabric.autocast():
+                self.task.run(self.network, inputs.contiguous(memory_format=torch.channels_last), steps)
+
+        settle_norms(self.network, itertools.islice(batches, self.recipe.norm_batches), call=call)
 
     def check(self) -> float | None:
         """The mean loss since the last check; None if there was no iteration.

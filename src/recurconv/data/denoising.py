@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from recurconv.data.augment import iteration_generator
+from recurconv.data.drawings import drawing
 
 __all__ = ["PATCHES_PER_EPOCH", "UNKNOWN", "PicturePatches", "psnr", "ssim"]
 
@@ -109,6 +110,16 @@ class PicturePatches:
             patches_per_epoch=self.patches_per_epoch,
         )
 
+    def with_drawings(self, count: int) -> PicturePatches:
+        """Return these pictures and `count` drawn ones, to train on: text, lines, shapes and gratings."""
+        drawn = [drawing(seed, self.channels) for seed in range(count)]
+        return PicturePatches(
+            [*self.pictures, *drawn],
+            name=self.name,
+            names=[*self.names, *(f"drawing {seed}" for seed in range(count))],
+            patches_per_epoch=self.patches_per_epoch,
+        )
+
     def iterations(self, batch_size: int) -> int:
         """Return the iterations of one epoch: `patches_per_epoch // batch_size`, a last partial batch left out.
 
@@ -131,6 +142,7 @@ class PicturePatches:
         patch: int,
         device: torch.device | str,
         tinted: float = 0.0,
+        clipped: float = 0.0,
         rank: int = 0,
         ranks: int = 1,
         start: int = 0,
@@ -152,13 +164,15 @@ class PicturePatches:
             patch: height and width of a patch, in pixels.
             device: where the batches are made and lie.
             tinted: the part of colour patches, from 0 to 1, that are shown in two random colours.
+            clipped: the part of noisy patches, from 0 to 1, that are clipped and rounded to 8 bits, as files are.
             rank: of this process, from 0.
             ranks: number of processes.
             start: first iteration.
 
         Yields:
-            (noisy, clean): float32 `[batch_size / ranks, C, patch, patch]`; clean in [0, 1], noisy not clipped. For a
-            range of sigmas noisy has one channel more: the patch's sigma, or for every other patch `UNKNOWN`.
+            (noisy, clean): float32 `[batch_size / ranks, C, patch, patch]`; clean in [0, 1], noisy not clipped but for
+            what `clipped` says. For a range of sigmas noisy has one channel more: the patch's sigma, or for every
+            other patch `UNKNOWN`.
 
         Raises:
             ValueError: a picture is smaller than a patch (all of them are named), the batch size does not divide by
@@ -173,6 +187,8 @@ class PicturePatches:
         self._check_patch(patch)
         if not 0 <= tinted <= 1 or (tinted and self.channels == 1):
             raise ValueError(f"tinted={tinted}; it must lie between 0 and 1, and be 0 for gray pictures")
+        if not 0 <= clipped <= 1:
+            raise ValueError(f"clipped={clipped}; it must lie between 0 and 1")
         if not 0 <= rank < ranks:
             raise ValueError(f"rank={rank}; with ranks={ranks} it must lie between 0 and {ranks - 1}")
         if batch_size % ranks:
@@ -193,14 +209,18 @@ class PicturePatches:
                 if tinted:
                     clean = _tint(clean, _draw_tints(batch_size, tinted, generator)[part].to(clean.device))
                 noise = _noise((batch_size, self.channels, patch, patch), generator, clean.device)[part]
-                if not isinstance(sigma, tuple):
-                    yield clean.add(noise, alpha=sigma / 255), clean
-                    continue
-                drawn_sigmas = low + (high - low) * torch.rand(batch_size, 1, 1, 1, generator=generator)
-                told = torch.where(torch.arange(batch_size).view(-1, 1, 1, 1) % 2 == 0, drawn_sigmas, UNKNOWN)
-                sigmas, told = torch.stack([drawn_sigmas, told])[:, part].to(clean.device, non_blocking=True)
+                levels = torch.full((batch_size, 1, 1, 1), high)
+                if low < high:
+                    levels = low + (high - low) * torch.rand(levels.shape, generator=generator)
+                told = torch.where(torch.arange(batch_size).view(-1, 1, 1, 1) % 2 == 0, levels, UNKNOWN)
+                sigmas, told = torch.stack([levels, told])[:, part].to(clean.device, non_blocking=True)
                 noisy = clean + noise * (sigmas / 255)
-                yield torch.cat([noisy, told.expand(-1, 1, patch, patch)], 1), clean
+                if clipped:
+                    chosen = torch.rand(batch_size, 1, 1, 1, generator=generator)[part].to(clean.device) < clipped
+                    noisy = torch.where(chosen, noisy.mul(255).round().clamp(0, 255).div(255), noisy)
+                if isinstance(sigma, tuple):
+                    noisy = torch.cat([noisy, told.expand(-1, 1, patch, patch)], 1)
+                yield noisy, clean
 
         return batches()
 
