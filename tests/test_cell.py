@@ -269,12 +269,74 @@ def test_rows_that_do_not_exist_are_refused():
         unified(torch.zeros(()), 3, row=2)
     free = rc.RecurrentCell(Affine(), (2, 3), upstream=(1, 4), unified=False)
     with pytest.raises(ValueError, match=r"steps=3 behind row=3: the rows are \(1, 4\)$"):
-        free(torch.zeros(()), 3)
+        free(torch.zeros(()), 3, row=3)
     first = rc.RecurrentCell(Affine(), (1, 3), unified=False)
     with pytest.raises(ValueError, match=r"steps=3 behind row=1: the rows are \(1, 3\), each for its own step count$"):
         first(torch.zeros(()), 3, row=1)
     with pytest.raises(ValueError, match=r"got steps=\(2, 3\) behind upstream=\(1, 3\); build with unified=False"):
         rc.RecurrentCell(Affine(), (2, 3), upstream=(1, 3))
+
+
+def test_a_cell_with_counts_of_its_own_does_not_guess_the_row():
+    free = rc.RecurrentCell(Affine(), (2, 3), upstream=(2, 3), unified=False)
+    with pytest.raises(ValueError, match=r"give row, the step count of the cell before this one; .* \(2, 3\)"):
+        free(torch.zeros(()), 3)
+    for norm in ("none", "shared", "independent"):  # groups do not differ by it
+        rc.RecurrentCell(Affine(), (3,), norm, upstream=(1, 2), unified=False)(torch.zeros(()), 3)
+
+
+@pytest.mark.parametrize("steps", [True, 2.0, "2", torch.tensor(2.0)])
+def test_steps_and_rows_that_are_no_whole_numbers_are_refused(steps):
+    cell = rc.RecurrentCell(Affine(), (1, 2, 3))
+    with pytest.raises(ValueError, match=r"steps=.* is not on this network's dial \(1, 2, 3\)"):
+        cell(torch.zeros(()), steps)
+    with pytest.raises(ValueError, match="behind row="):
+        cell(torch.zeros(()), 2, row=steps)
+
+
+def test_whole_numbers_of_numpy_and_pytorch_are_steps():
+    cell = rc.RecurrentCell(Affine(), (1, 2, 3))
+    x = torch.ones(())
+    for two in (np.int64(2), torch.tensor(2)):
+        assert torch.equal(cell(x, two, row=two), cell(x, 2))
+    with pytest.raises(ValueError, match="upstream=a RecurrentCell is not a dial"):
+        rc.RecurrentCell(ConvBody(), (1, 2), upstream=rc.RecurrentCell(ConvBody(), (1, 2)))
+
+
+class Halving(nn.Module):
+    norm_channels = (8,)
+
+    def forward(self, x, norms):
+        return norms[0](x)[..., ::2, ::2]
+
+
+@pytest.mark.parametrize("cell", [rc.RecurrentCell(Halving(), (1, 2)), rc.StandardCell(Halving, 1)])
+def test_a_body_that_changes_the_shape_is_refused(cell):
+    with pytest.raises(ValueError, match=r"Halving made \[1, 8, 2, 2\] of \[1, 8, 4, 4\]; a body keeps the shape"):
+        cell(torch.zeros(1, 8, 4, 4), 1)
+
+
+def test_one_module_in_two_places_is_refused():
+    layer, body = nn.BatchNorm2d(8), ConvBody()
+    with pytest.raises(ValueError, match="norm_layer gave the same layer twice"):
+        rc.RecurrentCell(Halving(), (1, 2), norm_layer=lambda channels: layer)
+    with pytest.raises(ValueError, match="norm_layer gave the same layer twice"):
+        rc.StandardCell(Halving, 2, norm_layer=lambda channels: layer)
+    with pytest.raises(ValueError, match="body gave the same module twice"):
+        rc.StandardCell(lambda: body, 2)
+    for norm in ("shared", "double"):
+        with pytest.raises(ValueError, match=f'norm="{norm}": an untied cell has a norm group for each step'):
+            rc.StandardCell(ConvBody, 2, norm)
+
+
+def test_what_makes_no_bodies_or_layers_is_refused():
+    with pytest.raises(TypeError, match=r"body is <class .*; give a module"):
+        rc.RecurrentCell(Halving, (1, 2))
+    with pytest.raises(TypeError, match="body is a ConvBody; give what makes one"):
+        rc.StandardCell(ConvBody(), 2)
+    for layer in (nn.BatchNorm2d(8), "batch"):
+        with pytest.raises(TypeError, match=r"norm_layer=.*: give what makes a layer from a channel count"):
+            rc.RecurrentCell(Halving(), (1, 2), norm_layer=layer)
 
 
 def test_an_untied_cell_has_one_step_count():

@@ -252,8 +252,75 @@ def test_names_that_only_such_a_part_tells_apart_are_taken_as_they_are():
     net, fresh = different(Own()), Own()  # cell.body.weight and cell.body.module.weight
     fresh.load_state_dict(net.state_dict())
     assert same(fresh.state_dict(), net.state_dict())
-    with pytest.raises(ValueError, match=r"unexpected: module\.normalize\.mean"):
+    with pytest.raises(ValueError, match=r"every tensor's name begins with 'module\.'"):
         fresh.load_state_dict(Wrapped(net).state_dict())
+
+
+def test_the_names_of_a_larger_module_are_refused_in_one_line():
+    state = {f"net.{name}": tensor for name, tensor in small().state_dict().items()}
+    with pytest.raises(ValueError, match=r"^every tensor's name begins with 'net\.', .* take that off the names$"):
+        small().load_state_dict(state)
+
+
+@pytest.mark.parametrize("wrap", [lambda net: net, Wrapped, torch.compile], ids=["plain", "DDP", "torch.compile"])
+def test_modules_are_told_the_version_of_what_they_load(wrap):
+    class Versioned(nn.Module):
+        _version = 2
+        norm_channels = ()
+        seen = None
+
+        def _load_from_state_dict(self, state, prefix, metadata, *args):
+            self.seen = metadata.get("version")
+            super()._load_from_state_dict(state, prefix, metadata, *args)
+
+        def get_extra_state(self):
+            return {"a": 1}
+
+        def set_extra_state(self, state):
+            self.extra = state
+
+    net, fresh = Own(Versioned), Own(Versioned)
+    fresh.load_state_dict(wrap(net).state_dict())
+    assert (fresh.cell.body.seen, fresh.cell.body.extra) == (2, {"a": 1})
+
+
+# --- networks that were changed
+
+
+def test_class_names_and_image_size_are_saved_as_they_are_now(tmp_path):
+    net = rc.r2(num_classes=2, width=1 / 16)
+    net.class_names, net.image_size = ("cat", "dog"), 64
+    net.save_pretrained(tmp_path)
+    loaded = rc.load(tmp_path)
+    assert (loaded.class_names, loaded.image_size) == (("cat", "dog"), 64)
+
+
+def _another_head(net):
+    net.head.linear = nn.Linear(net.head.linear.in_features, 3)
+
+
+def _another_epsilon(net):
+    net.cell1.bank.row2_step0[0].eps = 0.1
+
+
+def _without_normalisation(net):
+    net.normalize = nn.Identity()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_another_head, r"head\.linear\.weight \[3, 16\] instead of \[10, 16\]"),
+        (_another_epsilon, r"eps of cell1\.bank\.row2_step0\.0 is 0\.1"),
+        (_without_normalisation, r"missing: normalize\.mean"),
+    ],
+)
+def test_a_network_that_load_could_not_rebuild_is_not_saved(change, words, tmp_path):
+    net = rc.r2(width=1 / 16)
+    change(net)
+    with pytest.raises(ValueError, match=f"no longer what r2 makes.*{words}.*save its state_dict"):
+        net.save_pretrained(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
 
 
 def test_two_tensors_for_one_name_are_refused():

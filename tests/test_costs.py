@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -216,6 +217,36 @@ def test_a_users_cell() -> None:
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("wrap", [torch.optim.swa_utils.AveragedModel, nn.DataParallel, torch.compile])
+def test_what_wraps_a_network_costs_what_it_does(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    net = r2(width=0.25)
+    assert cost(wrap(net)) == cost(net)
+    assert [row.steps for row in latency(wrap(net), (3, 8, 8), seconds=0.001)] == [2, 3, 4]
+
+
+@dataclasses.dataclass
+class Answer:
+    logits: torch.Tensor
+
+
+class Answering(nn.Module):
+    def __init__(self, answer: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.answer = answer
+
+    def forward(self, images: torch.Tensor) -> object:
+        return self.answer(self.conv(images))
+
+
+def test_outputs_that_are_dataclasses_are_followed_and_what_cannot_be_followed_is_refused() -> None:
+    (row,) = cost(Answering(Answer), (3, 8, 8))
+    assert row == Cost(None, 112, 112, 64 * 27 * 4, 1)
+    for answer in (lambda x: x.detach(), lambda x: set()):
+        with pytest.raises(ValueError, match="cannot be followed back to its parameters"):
+            cost(Answering(answer), (3, 8, 8))
+
+
 def test_compiled_networks_and_bodies_are_counted_without_compiling() -> None:
     net = r2(width=0.125)
     expected = cost(net)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import recurconv as rc
+from recurconv.networks import ResidualBody
 from small import DIAL, SMALL, images, make, on_meta
 
 
@@ -81,7 +82,15 @@ def test_normalisation_travels_as_buffers():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"mean": (0.1, 0.2)}, r"mean=\(0.1, 0.2\): give one number, or one for each of 3 channels"),
+        ({"mean": (0.1, 0.2)}, r"mean=\(0.1, 0.2\): give one finite number, or one for each of 3 channels"),
+        ({"mean": float("nan")}, "mean=nan: give one finite number"),
+        ({"std": float("inf")}, "std=inf: give one finite number"),
+        ({"mean": None}, "mean=None: give one finite number"),
+        ({"width": float("nan")}, "width=nan; give a finite factor above 0"),
+        ({"width": "1"}, "width='1'; give a finite factor above 0"),
+        ({"num_classes": 2.5}, "num_classes=2.5; give at least 1 class"),
+        ({"num_classes": 3, "class_names": "cat"}, "class_names='cat'; give a list of names"),
+        ({"image_size": (32, 32)}, r"image_size=\(32, 32\); give the height and width in pixels, one number"),
         ({"std": 0.0}, "std=0.0: .*std above 0"),
         ({"std": (1, 1, float("nan"))}, "std=.*std above 0"),
         ({"width": 0.001}, "width=0.001 leaves no channels; give a factor of at least 0.0156"),
@@ -90,7 +99,7 @@ def test_normalisation_travels_as_buffers():
         ({"norm": "batch"}, "norm='batch'"),
         ({"num_classes": 0}, "num_classes=0; give at least 1 class"),
         ({"num_classes": 3, "class_names": ["cat", "dog"]}, "num_classes=3 and 2 class names"),
-        ({"image_size": 0}, "image_size=0; give height and width in pixels"),
+        ({"image_size": 0}, "image_size=0; give the height and width in pixels"),
     ],
 )
 def test_bad_arguments_of_a_classifier_are_refused(arguments, words):
@@ -100,7 +109,7 @@ def test_bad_arguments_of_a_classifier_are_refused(arguments, words):
 
 def test_networks_without_channels_are_refused():
     for build in (rc.r3, rc.s3):
-        with pytest.raises(ValueError, match="channels=0; give at least 1"):
+        with pytest.raises(ValueError, match="channels=0; give a whole number of at least 1"):
             build(channels=0)
     for build in (rc.r2, rc.r3, rc.s4):
         with pytest.raises(ValueError, match="image_channels=0; give 3 for colour, 1 for gray"):
@@ -120,6 +129,44 @@ def test_shared_parameters_are_the_bodies_of_the_cells():
     assert sorted(names[id(p)] for p in net.shared_parameters()) == sorted(
         f"cell{i}.body.conv{j}.weight" for i in (1, 2, 3, 4) for j in (1, 2)
     )
+
+
+def test_a_body_in_two_cells_is_shared_once():
+    class Twice(rc.Network):
+        def __init__(self):
+            super().__init__((1, 2))
+            body = ResidualBody(4)
+            self.first, self.second = (rc.RecurrentCell(body, (1, 2)) for _ in range(2))
+
+        def cells(self):
+            return [self.first, self.second]
+
+    net = Twice()
+    assert [id(p) for p in net.shared_parameters()] == [id(p) for p in net.first.body.parameters()]
+
+
+@pytest.mark.parametrize("dial", [(3, 2, 1), [1, 2, 3]])
+def test_the_dial_of_ones_own_network_is_ascending(dial):
+    net = rc.Network(dial)
+    assert (net.dial, net.setting(None)) == ((1, 2, 3), 3)
+
+
+@pytest.mark.parametrize("dial", [(), (1, 1), (1, -1), "abc", (1.5,)])
+def test_what_is_no_dial_of_ones_own_network_is_refused(dial):
+    with pytest.raises(ValueError, match=r"dial=.* is not a dial"):
+        rc.Network(dial)
+
+
+def test_a_network_made_without_values_takes_its_normalisation_again():
+    net, usual = on_meta(rc.r2, mean=(0.1, 0.2, 0.3), std=0.5), rc.r2(mean=(0.1, 0.2, 0.3), std=0.5)
+    net.to_empty(device="cpu").normalize.reset_parameters()
+    assert torch.equal(net.normalize.mean, usual.normalize.mean)
+    assert torch.equal(net.normalize.std, usual.normalize.std)
+
+
+def test_images_that_are_no_tensor_are_refused():
+    with pytest.raises(TypeError, match=r"images are a ndarray; give a tensor \[B, 3, H, W\]"):
+        make("r2")(np.zeros((1, 3, 8, 8)))
 
 
 def test_the_config_says_how_to_make_the_network_again():

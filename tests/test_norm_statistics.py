@@ -8,6 +8,7 @@ import itertools
 import pytest
 import torch
 
+import recurconv as rc
 import tiny
 from recurconv import recipes
 from recurconv.interruption import InterruptionError
@@ -41,6 +42,52 @@ def test_they_are_the_means_over_the_batches_of_the_next_epoch(norm):
     stem = [trainer.network.stem(trainer.network.normalize(x)) for x in first]
     found = seen["cell1.bank.row2_step0.0"] if norm == "double" else seen["cell1.bank.shared.0"]
     assert any(torch.allclose(stem[0].double(), x, atol=1e-5) for x in found)
+
+
+def averaged(net, batches):
+    """As one writes it by hand: the mean and the unbiased variance of what enters each norm, over all calls."""
+    seen = {}
+    hooks = [
+        module.register_forward_pre_hook(lambda module, x: seen.setdefault(module, []).append(x[0].detach()))
+        for module in net.modules()
+        if isinstance(module, torch.nn.BatchNorm2d)
+    ]
+    mode = {module: module.training for module in net.modules()}
+    with torch.no_grad():
+        for images, steps in itertools.product(batches, net.dial):
+            net.train()(images, steps)
+    for module, training in mode.items():
+        module.training = training
+    for hook in hooks:
+        hook.remove()
+    dims = (0, 2, 3)
+    return {
+        m: [torch.stack(x).mean(0) for x in ([v.mean(dims) for v in values], [v.var(dims) for v in values])]
+        for m, values in seen.items()
+    }
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_a_users_network_has_them_at_every_setting_after_its_weights_were_averaged(labelled):
+    net = torch.optim.swa_utils.AveragedModel(rc.r2(width=1 / 16, steps=(1, 2, 3))).module.eval()
+    batches = [torch.rand(4, 3, 8, 8) for _ in range(3)]
+    expected = averaged(net, batches)
+    rc.settle_norms(net, [(images, None) for images in batches] if labelled else iter(batches))
+    assert len(expected) == 2 * 2 * (1 + 2 + 3)
+    for norm, (mean, variance) in expected.items():
+        torch.testing.assert_close(norm.running_mean, mean)
+        torch.testing.assert_close(norm.running_var, variance)
+    assert not any(module.training for module in net.modules())
+
+
+def test_without_batches_or_a_dial_statistics_stay():
+    net = rc.r2(width=1 / 16)
+    net.cell1.bank.row2_step0[0].running_mean.fill_(3)
+    with pytest.raises(ValueError, match="there are no batches"):
+        rc.settle_norms(net, [])
+    with pytest.raises(ValueError, match="Sequential has no dial"):
+        rc.settle_norms(torch.nn.Sequential(net), [torch.rand(1, 3, 8, 8)])
+    assert (net.cell1.bank.row2_step0[0].running_mean == 3).all()
 
 
 def test_nothing_is_compiled_for_them():

@@ -49,7 +49,7 @@ def test_an_address_leads_to_one_group_of_its_own_where_the_usage_says_so(norm, 
 
 
 @pytest.mark.parametrize("norm", ["none", "shared", "independent", "double"])
-@pytest.mark.parametrize("address", [(3, 0), (2, 2), (4, 4)])
+@pytest.mark.parametrize("address", [(3, 0), (2, 2), (4, 4), (2, -1)])
 def test_an_address_outside_is_refused(norm, address):
     row, step = address
     with pytest.raises(KeyError, match=rf"row={row}, step={step}.*\{{1: 1, 2: 2, 4: 4\}}"):
@@ -79,3 +79,10 @@ def test_an_unknown_usage_is_refused():
 
 def test_printing_tells_usage_and_rows():
     assert "norm='double', extents={1: 1, 2: 2, 4: 4}" in repr(bank("double", TRIANGLE))
+
+
+def test_none_has_identities_whatever_the_group_makes():
+    made = rc.NormBank(lambda: [nn.BatchNorm2d(4)], "none", TRIANGLE)
+    assert not list(made.parameters())
+    x = torch.rand(2, 4, 3, 3)
+    assert made[2, 1][0](x) is x

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from recurconv.cleaning.coarse import CoarseColour
@@ -25,6 +26,13 @@ SIDE = 512
 MOST = 4.0
 """How much a pixel may change, in sigmas of the noise that is told: there is less noise than that in all but 1 of
 16,000. So a picture with next to no noise stays what it is, whatever a network makes of it."""
+
+TOO_MUCH = 1.3
+"""What is taken from a neighbourhood may have so many times the variance of the noise that is told: what is beyond that
+is thin lines, type or a fine pattern, which a network that saw few of them takes for noise. Part of it is given back."""
+
+NEIGHBOURHOOD, NEIGHBOURHOOD_REACH = 7, 6
+"""Side of a box of pixels over which the variance is taken twice, as good as a Gaussian; how far that sees, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +92,8 @@ def denoise_tiles(
         network: in eval mode, anywhere; it takes one channel, or as many as the picture has.
         pixels: [H, W] or [H, W, C]: uint8, uint16, or float with white at 1.
         steps: a count on the dial.
-        sigma: of the noise, in 1/255, for a network that takes it, and for the most that a pixel may change, ``MOST``
-            times it; None: unknown.
+        sigma: of the noise, in 1/255, for a network that takes it, and for the most that a pixel and its neighbourhood
+            may change (``MOST``, ``TOO_MUCH``); None: unknown.
         side: of a tile, in pixels, without its surroundings.
         done: told after each tile, how many are done and how many there are.
 
@@ -97,7 +105,8 @@ def denoise_tiles(
         ValueError: ``side`` is below 1, or another dtype.
     """
     height, width = pixels.shape[:2]
-    cut = tiles(height, width, side, network.reach(steps), network.alignment)
+    reach = network.reach(steps) + (0 if sigma is None else NEIGHBOURHOOD_REACH)
+    cut = tiles(height, width, side, reach, network.alignment)
     result = np.empty(pixels.shape, pixels.dtype)
     for number, tile in enumerate(cut, 1):
         part = _denoise(network, pixels[tile.seen_rows, tile.seen_columns], steps, sigma)
@@ -117,9 +126,18 @@ def _denoise(network: Denoiser | CoarseColour, part: Pixels, steps: int, sigma: 
     with torch.inference_mode():
         clean = network(images, steps, sigma=sigma) if network.takes_sigma else network(images, steps)
         if sigma is not None:
-            clean = images + (clean - images).clamp(-MOST * sigma / 255, MOST * sigma / 255)
+            clean = images + _no_more_than_noise(clean - images, sigma / 255)
     found: Pixels = clean.reshape(planes.shape).permute(1, 2, 0).to("cpu", torch.from_numpy(channels[:0]).dtype).numpy()
     return found.reshape(part.shape)
+
+
+def _no_more_than_noise(change: torch.Tensor, sigma: float) -> torch.Tensor:
+    """What a network adds to images, [B, C, H, W], made less where it is more than noise of ``sigma`` can be."""
+    change = change.clamp(-MOST * sigma, MOST * sigma)
+    variance = change.square().mean(1, keepdim=True)
+    for _ in range(2):
+        variance = F.avg_pool2d(variance, NEIGHBOURHOOD, 1, NEIGHBOURHOOD // 2, count_include_pad=False)
+    return change * (TOO_MUCH * sigma**2 / variance).clamp(max=1).nan_to_num(1)
 
 
 def _cuts(length: int, side: int, reach: int, alignment: int) -> Iterator[tuple[slice, slice]]:
