@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy import ndimage
 
 import made_results
 import recurconv as rc
@@ -191,3 +192,20 @@ def little(results_folder):
     """Results that no figure shows, so that the report's page is made in a moment."""
     made_results.write(results_folder, "ablations/uniform/cifar10", {2: 9.0, 3: 9.0, 4: 9.0})
     return results_folder
+
+
+def within_noise(change, sigma):
+    """What tiles leave of a change [H, W] or [H, W, C], written in NumPy: no more than noise of sigma/255 can be.
+
+    A value at most four sigmas; the variance around a pixel, the mean over 7x7 twice, at most 1.3 times the noise's.
+    """
+    if sigma is None:
+        return change
+    change = change.clip(-4 * sigma / 255, 4 * sigma / 255)
+    variance = (change**2).mean(2) if change.ndim == 3 else change**2
+    for _ in range(2):
+        sums, counts = (ndimage.uniform_filter(x, 7, mode="constant") for x in (variance, np.ones_like(variance)))
+        variance = sums / counts
+    with np.errstate(divide="ignore"):
+        share = np.minimum(1, 1.3 * (sigma / 255) ** 2 / variance)
+    return change * share.reshape(share.shape + (1,) * (change.ndim - 2))

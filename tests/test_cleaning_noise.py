@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from PIL import Image, ImageDraw, ImageFont
 from skimage import restoration
 
 from recurconv.cleaning.noise import PATCHES, SIDE, _patches, estimate_sigma
@@ -134,13 +135,37 @@ def test_where_nothing_is_useful_the_answer_is_still_a_number(shape):
     assert estimate_sigma(np.full(shape, 99, np.uint8), np.zeros(shape[:2], bool)) == 0
     lines = 255 * (np.random.default_rng(0).random(shape) > 0.5).astype(np.uint8)  # black and white alone
     assert estimate_sigma(lines) == 0  # as strong as no noise is
-    assert estimate_sigma((lines > 0) * np.uint8(160) + np.uint8(40)) > 20
+    assert estimate_sigma((lines > 0) * np.uint8(160) + np.uint8(40)) == 0  # two values, as of a dithered picture
     speck = np.zeros(shape, np.uint8)
     speck[-1, -1] = 99
     assert np.isfinite(estimate_sigma(speck))
     stripes = np.zeros(shape, np.uint8)
     stripes[:, ::2] = 200  # detail, and none of it diagonal
     assert estimate_sigma(stripes) == 0
+
+
+def typed(ground, ink):
+    """A page of small type, its edges smooth."""
+    page = Image.new("L", (512, 512), ground)
+    draw, font = ImageDraw.Draw(page), ImageFont.load_default(size=18)
+    for top in range(4, 512, 26):
+        draw.text((6, top), "The quick brown fox jumps over the lazy dog 0123456789 and runs", fill=ink, font=font)
+    return np.array(page.resize((256, 256), Image.Resampling.BOX))
+
+
+@pytest.mark.parametrize(("ground", "ink", "most"), [(235, 20, 0), (255, 0, 1.5), (30, 220, 0)])
+def test_clean_type_has_no_noise(ground, ink, most):
+    assert estimate_sigma(typed(ground, ink)) <= most
+
+
+@pytest.mark.parametrize("levels", [2, 3, 8])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_dithered_picture_has_no_noise(photo, levels, channels):
+    chance = np.random.default_rng(0).random((*photo.shape, channels))
+    steps = np.floor(photo[..., None] / 255 * (levels - 1) + chance)
+    dithered = np.rint(40 + steps * 160 / (levels - 1)).astype(np.uint8)
+    assert estimate_sigma(dithered.squeeze()) == 0
+    assert estimate_sigma(dithered.squeeze() / 255) == 0
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 500), (7, 7), (64, 64), (200, 90, 3)])

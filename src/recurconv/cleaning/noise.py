@@ -30,6 +30,13 @@ COARSE = 1.2
 OF_BRIGHTNESS = 0.8
 STRONGEST = 127.5  # in 1/255: no noise inside black and white is stronger; a pattern is
 FLAT = 2 / 255  # of white: a page or a frame around a photo differs by so little, also in a JPEG
+# Noise makes small detail as well as large. Where the smaller of a patch's details tell of less than so much of what
+# all of them do, it is not all noise: of type on a page, most of it is edges.
+PEAKED = 0.7
+SMALL, NORMAL_SMALL, SMALL_SPREAD = 0.3, 0.3853, 1.605  # which of them; where it is on a normal distribution; as SPREAD
+LEAST_OF_THREE = -1.818  # as NORMAL_QUANTILE, for the least of three estimates
+LEAST_USEFUL = 0.05  # the share of a patch's details that is enough to judge by
+VALUES = 2  # noise has at least six times as many 8-bit values as its standard deviation, a dithered picture a few
 TEXTURE = 1.5  # in 1/255: what photographs add even in such patches (results/denoising-unknown-noise.json)
 
 NEEDS = 'estimating the noise needs scikit-image and PyWavelets: pip install "recurconv[denoise]", or say sigma'
@@ -41,7 +48,7 @@ def estimate_sigma(pixels: Pixels, visible: NDArray[np.bool_] | None = None, *, 
     scikit-image's estimator (the median absolute diagonal detail of a wavelet transform) takes texture for noise. So it
     judges patches, and those with the least detail count: the tenth percentile over the patches, divided by where that
     percentile is expected if there is noise alone. From its variance that of the little texture is taken which
-    photographs have even there.
+    photographs have even there. Where smaller details tell of much less noise, as in type and drawings, they count.
     Patches with clipped values, whose noise is cut off, count only where there are few others; the page around a photo
     and what is hidden around a cut-out never do.
 
@@ -64,12 +71,27 @@ def estimate_sigma(pixels: Pixels, visible: NDArray[np.bool_] | None = None, *, 
     patches = _judged(pixels, visible)
     weights, gain = (np.array(LUMA, np.float32), LUMA_NOISE) if luma else (None, 1.0)
     floats = map(as_floats, patches)
-    found = [_sigma(patch if weights is None else patch @ weights) for patch in floats]
+    judged = [patch if weights is None else patch @ weights for patch in floats]
     coefficients = math.prod(side / 2 for side in patches[0].shape[:2])
-    expected = 1 + NORMAL_QUANTILE * SPREAD / math.sqrt(coefficients) if len(found) > 1 else 1.0
-    detail = 255 * float(np.quantile(found, QUANTILE)) / expected
+    detail = _of_patches([_sigma(patch) for patch in judged], NORMAL_QUANTILE * SPREAD / math.sqrt(coefficients))
+    small = _of_patches([_small(patch) for patch in judged], LEAST_OF_THREE * SMALL_SPREAD / math.sqrt(coefficients))
+    detail = small if small < PEAKED * detail else detail
     sigma = math.sqrt(max(0.0, detail**2 - TEXTURE**2)) / gain
-    return sigma if sigma <= STRONGEST else 0.0
+    return 0.0 if sigma > STRONGEST or _is_pattern(judged, detail) else sigma
+
+
+def _of_patches(found: list[float], beside: float) -> float:
+    """The estimate in 1/255 for a picture; ``beside``: how far its quantile over the patches is from their mean."""
+    return 255 * float(np.quantile(found, QUANTILE)) / (1 + beside if len(found) > 1 else 1.0)
+
+
+def _is_pattern(patches: list[Pixels], detail: float) -> bool:
+    """Whether patches have too few values, as 8-bit pictures, for noise of ``detail``, in 1/255, to be in them."""
+    counts = [
+        max(len(np.unique(np.rint(255 * channel))) for channel in np.moveaxis(np.atleast_3d(patch), 2, 0))
+        for patch in patches
+    ]
+    return float(np.median(counts)) < min(VALUES * detail, patches[0].size / 8)
 
 
 def is_coarse(pixels: Pixels, visible: NDArray[np.bool_] | None = None) -> bool:
@@ -188,3 +210,20 @@ def _sigma(patch: Pixels) -> float:
     except ImportError:  # scikit-image asks for PyWavelets at the call
         raise ImportError(NEEDS) from None
     return float(np.mean(np.nan_to_num(found)))
+
+
+def _small(patch: Pixels) -> float:
+    """The same from the smaller details, the least of horizontal, vertical and diagonal ones.
+
+    Zeros count; details that black or white pixels are part of, where noise is cut off, do not, unless few are left.
+    """
+    import pywt
+
+    found = []
+    for channel in np.moveaxis(np.atleast_3d(patch), 2, 0):
+        details = np.abs(pywt.dwt2(channel, "db2")[1])
+        cut_off, _ = pywt.dwt2(((channel <= 0) | (channel >= 1)).astype(np.float32), "db2")
+        useful = np.abs(cut_off) < 1e-6
+        details = details[:, useful] if useful.mean() > LEAST_USEFUL else details.reshape(3, -1)
+        found.append(np.quantile(details, SMALL, axis=1).min() / NORMAL_SMALL)
+    return float(np.mean(found))

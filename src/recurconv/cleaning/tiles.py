@@ -28,11 +28,11 @@ MOST = 4.0
 16,000. So a picture with next to no noise stays what it is, whatever a network makes of it."""
 
 TOO_MUCH = 1.3
-"""What is taken from a neighbourhood may have so many times the variance of the noise that is told: what is beyond that
-is thin lines, type or a fine pattern, which a network that saw few of them takes for noise. Part of it is given back."""
+"""What is taken from a neighbourhood may have so many times the variance of the noise that is told. Where it has more,
+thin lines, type or a fine pattern were taken for noise, and part of it is given back."""
 
 NEIGHBOURHOOD, NEIGHBOURHOOD_REACH = 7, 6
-"""Side of a box of pixels over which the variance is taken twice, as good as a Gaussian; how far that sees, in pixels."""
+"""Side of a box of pixels, over which the variance is averaged twice, nearly a Gaussian; how far that sees."""
 
 
 @dataclass(frozen=True)
