@@ -12,6 +12,7 @@ from PIL import Image
 
 from recurconv.data.bsd import BSD68, load_pictures
 from recurconv.data.denoising import UNKNOWN, PicturePatches
+from recurconv.data.drawings import drawing
 from recurconv.data.pictures import read_rgb
 
 REAL = Path(__file__).parents[3] / "shared" / "data"
@@ -86,6 +87,49 @@ def test_tints_are_refused_of_gray_pictures_and_beyond_one() -> None:
     for pictures, tinted in ((gray, 0.5), (colour(), 1.5), (colour(), -0.5), (colour(), np.nan)):
         with pytest.raises(ValueError, match=f"tinted={tinted}"):
             patches(8, pictures).training_batches(8, **SETTINGS, tinted=tinted)
+
+
+@pytest.mark.parametrize("sigma", [25.0, (5.0, 45.0)])
+def test_clipped_patches_are_as_a_file_of_8_bits_would_hold_them(sigma: float | tuple[float, float]) -> None:
+    (plain, clean), (half, same) = (
+        next(patches(2_000).training_batches(2_000, **SETTINGS | {"sigma": sigma}, clipped=part)) for part in (0.0, 0.5)
+    )
+    assert torch.equal(clean, same)
+    assert torch.equal(half[:, 3:], plain[:, 3:])  # the levels that are told
+    half, plain = half[:, :3], plain[:, :3]
+    clipped = (half != plain).flatten(1).any(1)
+    assert abs(clipped.double().mean() - 0.5) < 5 * 0.5 / 2_000**0.5
+    written = torch.from_numpy(np.rint(plain[clipped].numpy() * 255).clip(0, 255).astype(np.uint8))
+    torch.testing.assert_close(half[clipped], written / 255, rtol=0, atol=1e-7)
+
+
+def test_a_part_beyond_one_is_refused() -> None:
+    for clipped in (-0.1, 1.1, np.nan):
+        with pytest.raises(ValueError, match=f"clipped={clipped}"):
+            patches(8).training_batches(8, **SETTINGS, clipped=clipped)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_drawings_are_added_to_train_on(channels: int) -> None:
+    pictures = [picture[:channels] for picture in colour()]
+    more = patches(64, pictures).with_drawings(3)
+    assert [tuple(picture.shape) for picture in more.pictures[2:]] == [(channels, 320, 480)] * 3
+    assert all(
+        torch.equal(a, b) for a, b in zip(more.pictures[2:], map(drawing, range(3), [channels] * 3), strict=True)
+    )
+    assert more.names[2:] == ["drawing 0", "drawing 1", "drawing 2"]
+    assert more.patches_per_epoch == 64
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_drawings_differ_and_are_sharp(channels: int) -> None:
+    drawings = [drawing(seed, channels) for seed in range(20)]
+    assert len({picture.numpy().tobytes() for picture in drawings}) == 20
+    assert all(torch.equal(drawing(seed, channels), picture) for seed, picture in enumerate(drawings))
+    edges = torch.stack([picture.float().diff(dim=2).abs().amax() for picture in drawings])
+    assert edges.median() > 128
+    gray = [(picture == picture[:1]).all() for picture in drawings]
+    assert all(gray) if channels == 1 else sum(map(bool, gray)) < 5
 
 
 def test_a_range_that_runs_backwards_is_refused() -> None:
