@@ -27,6 +27,14 @@ def test_the_noise_of_a_photograph_is_found(photo, sigma):
         assert estimate_sigma(with_noise(clean, sigma)) == pytest.approx(sigma, rel=0.1, abs=0.6)
 
 
+@pytest.mark.parametrize("sigma", [5, 10, 25, 50])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_noise_that_black_or_white_cuts_off_is_found_whole(photo, sigma, channels):
+    colour = np.stack([photo, photo[::-1], photo[:, ::-1]][:channels], axis=2).squeeze()
+    for clean in (colour // 8, 255 - colour // 8, np.zeros_like(colour)):
+        assert estimate_sigma(with_noise(clean, sigma)) == pytest.approx(sigma, rel=0.12, abs=0.7)
+
+
 def test_a_clean_photograph_has_none(photo):
     assert estimate_sigma(photo) < 1
 

@@ -25,9 +25,6 @@ Sigma = float | Literal["auto"]
 
 GRAY, COLOR = "denoise-gray", "denoise-color"  # the shipped networks that are taken by default
 CLEAN = 1.0  # in 1/255: a picture in which less noise is found is left as it is
-# From here on a network is not told the noise that was found: black and white cut strong noise off, so that it is no
-# longer what networks are trained on, and they judge it better themselves (results/denoising-unknown-noise.json).
-STRONG = 30.0
 # From here on noise that is coarse in colour is taken from brightness and colour apart; weaker noise costs less than
 # what colour loses at half the size (results/denoising-coarse-noise.json).
 COARSE_FROM = 5.0
@@ -149,7 +146,7 @@ class Cleaner:
             if own >= COARSE_FROM:
                 network, sigma = self._coarse(), own
         steps = network.setting(self._steps) if self._milliseconds is None else self._fitting(network, pixels)
-        told = None if self._sigma == "auto" and sigma >= STRONG else sigma
+        told = min(sigma, LARGEST_SIGMA)  # beyond it no network was trained
         result = tiles.denoise_tiles(network, pixels, steps, told, side=self._tile, done=done)
         return Cleaned(result, sigma, steps, isinstance(network, CoarseColour))
 

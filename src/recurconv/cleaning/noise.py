@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,8 @@ def estimate_sigma(pixels: Pixels, visible: NDArray[np.bool_] | None = None, *, 
     judges patches, and those with the least detail count: the tenth percentile over the patches, divided by where that
     percentile is expected if there is noise alone. From its variance that of the little texture is taken which
     photographs have even there. Where smaller details tell of much less noise, as in type and drawings, they count.
-    Patches with clipped values, whose noise is cut off, count only where there are few others; the page around a photo
+    Patches with clipped values, whose noise is cut off, count only where there are few others, and what was cut off of
+    it is put back; the page around a photo
     and what is hidden around a cut-out never do.
 
     Args:
@@ -71,27 +73,43 @@ def estimate_sigma(pixels: Pixels, visible: NDArray[np.bool_] | None = None, *, 
     patches = _judged(pixels, visible)
     weights, gain = (np.array(LUMA, np.float32), LUMA_NOISE) if luma else (None, 1.0)
     floats = map(as_floats, patches)
-    judged = [patch if weights is None else patch @ weights for patch in floats]
-    coefficients = math.prod(side / 2 for side in patches[0].shape[:2])
-    detail = _of_patches([_sigma(patch) for patch in judged], NORMAL_QUANTILE * SPREAD / math.sqrt(coefficients))
-    small = _of_patches([_small(patch) for patch in judged], LEAST_OF_THREE * SMALL_SPREAD / math.sqrt(coefficients))
+    judged = (patch if weights is None else patch @ weights for patch in floats)
+    details, smaller, values = np.array([_judge(patch) for patch in judged]).T
+    root = math.sqrt(math.prod(side / 2 for side in patches[0].shape[:2]))  # of the number of coefficients
+    detail = _of_patches(details, NORMAL_QUANTILE * SPREAD / root)
+    small = _of_patches(smaller, LEAST_OF_THREE * SMALL_SPREAD / root)
     detail = small if small < PEAKED * detail else detail
     sigma = math.sqrt(max(0.0, detail**2 - TEXTURE**2)) / gain
-    return 0.0 if sigma > STRONGEST or _is_pattern(judged, detail) else sigma
+    pattern = float(np.median(values)) < min(VALUES * detail, patches[0].size / 8)
+    return 0.0 if pattern or sigma > STRONGEST else sigma
 
 
-def _of_patches(found: list[float], beside: float) -> float:
+def _judge(patch: Pixels) -> tuple[float, float, float]:
+    """Of a patch: the noise that all of its detail and that its smaller detail tells of, and how many values it has."""
+    channels = np.moveaxis(np.atleast_3d(patch), 2, 0)
+    lost = _cut_off(patch)
+    return _sigma(patch) * lost, _small(patch) * lost, max(len(np.unique(np.rint(255 * own))) for own in channels)
+
+
+def _of_patches(found: NDArray[np.float64], beside: float) -> float:
     """The estimate in 1/255 for a picture; ``beside``: how far its quantile over the patches is from their mean."""
     return 255 * float(np.quantile(found, QUANTILE)) / (1 + beside if len(found) > 1 else 1.0)
 
 
-def _is_pattern(patches: list[Pixels], detail: float) -> bool:
-    """Whether patches have too few values, as 8-bit pictures, for noise of ``detail``, in 1/255, to be in them."""
-    counts = [
-        max(len(np.unique(np.rint(255 * channel))) for channel in np.moveaxis(np.atleast_3d(patch), 2, 0))
-        for patch in patches
-    ]
-    return float(np.median(counts)) < min(VALUES * detail, patches[0].size / 8)
+def _cut_off(patch: Pixels) -> float:
+    """How much stronger the noise of a patch was before black or white cut it off, by the share of values that are so.
+
+    A normal variable that is cut off at 0 with the probability p has the mean over the standard deviation that p tells,
+    and that tells the variance that is left (Foi, *Clipped noisy images*, 2009). Noise on plain black or white is cut
+    off in half of the values; where more are black, the picture is.
+    """
+    share = max(float((patch <= 0).mean()), float((patch >= 1).mean()))
+    if not 0 < share <= HOPELESS:
+        return 1.0
+    normal = NormalDist()
+    mean = -normal.inv_cdf(share)
+    first = mean * (1 - share) + normal.pdf(mean)
+    return float(1 / math.sqrt((mean**2 + 1) * (1 - share) + mean * normal.pdf(mean) - first**2))
 
 
 def is_coarse(pixels: Pixels, visible: NDArray[np.bool_] | None = None) -> bool:
