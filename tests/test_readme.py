@@ -29,12 +29,13 @@ TINY = {
         "patches_per_epoch=8",
         "patch=16",
         "trained_on=trainval",
+        "drawings=1",
     ],
 }
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(language, document=README):
+    return re.findall(rf"```{language}\n(.*?)```", document, re.DOTALL)
 
 
 def commands():
@@ -114,6 +115,8 @@ def test_the_python_runs(folder, monkeypatch):
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), {})
     assert (folder / "my-network" / "model.safetensors").is_file()
+    (loop,) = blocks("python", (ROOT / "docs" / "networks.md").read_text(encoding="utf-8"))
+    exec(compile(loop, "docs/networks.md", "exec"), {})
 
 
 def test_the_tables_are_those_of_the_results():
