@@ -315,7 +315,7 @@ def other_pictures() -> str:
     return table(
         "| pictures | true sigma | PSNR (dB) noisy | `auto` | told the true sigma | `auto` is worse than noisy |",
         rows,
-        "8 bits, largest setting; drawings that were not trained on, BSD's training set at an eighth of its brightness. "
+        "8 bits, largest setting; drawings that were not trained on, BSD's training set at an eighth of its light. "
         + provenance(found),
     )
 
