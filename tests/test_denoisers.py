@@ -103,7 +103,7 @@ def test_it_costs_half_of_r3_at_the_same_setting():
 
 
 def test_no_channels_are_refused():
-    with pytest.raises(ValueError, match="channels=0; give at least 1"):
+    with pytest.raises(ValueError, match="channels=0; give a whole number of at least 1"):
         rc.r3_half(channels=0)
 
 

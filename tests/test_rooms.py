@@ -24,6 +24,7 @@ ROOMS = [
     "reporting",
     "devices",
     "norms",
+    "settling",
     "cell",
     "checkpoint",
     "network",
@@ -127,7 +128,7 @@ def test_every_public_name_is_there_and_the_same_as_in_its_room():
     assert set(recurconv.__all__) == set(dir(recurconv))
     promised = (
         "r2 s2 r3 s3 r4 s4 deeply_supervised_s4 RecurrentCell StandardCell NormBank NormGroup Dial load cost steps_for "
-        "r3_half denoise"
+        "r3_half denoise settle_norms"
     )
     assert {*promised.split(), "Network", "__version__"} == set(recurconv.__all__)
     for name in recurconv.__all__:

@@ -32,7 +32,7 @@ def test_a_run_starts_with_all_of_a_network_of_the_same_classes(source):
 
 def test_of_other_classes_the_last_layer_alone_is_new(tmp_path, source):
     network = rc.load(source)
-    network.config["arguments"]["class_names"] = ["a", "b", "c"]
+    network.class_names = ("a", "b", "c")
     network.save_pretrained(source)
     started, fresh = (tiny.trainer(tiny.recipe(*init)).network.state_dict() for init in ([f"init={source}"], []))
     trained = tiny.rc_load(source)
