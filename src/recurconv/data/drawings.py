@@ -80,13 +80,13 @@ def _shapes(picture: Image.Image, chance: random.Random, channels: int, scale: i
         width, height = (chance.randint(3, 120) * scale for _ in range(2))
         ink = _colour(chance, channels)
         corners = [(x + chance.randint(-width, width), y + chance.randint(-height, height)) for _ in range(3)]
-        chance.choice(
-            (
-                lambda box, ink: draw.rectangle(box, fill=ink),
-                lambda box, ink: draw.ellipse(box, fill=ink),
-                lambda box, ink, corners=corners: draw.polygon(corners, fill=ink),
-            )
-        )((x, y, x + width, y + height), ink)
+        box, shape = (x, y, x + width, y + height), chance.randrange(3)
+        if shape == 0:
+            draw.rectangle(box, fill=ink)
+        elif shape == 1:
+            draw.ellipse(box, fill=ink)
+        else:
+            draw.polygon(corners, fill=ink)
 
 
 def _grating(picture: Image.Image, chance: random.Random, channels: int, scale: int) -> None:
