@@ -260,6 +260,8 @@ def test_the_names_of_a_larger_module_are_refused_in_one_line():
     state = {f"net.{name}": tensor for name, tensor in small().state_dict().items()}
     with pytest.raises(ValueError, match=r"^every tensor's name begins with 'net\.', .* take that off the names$"):
         small().load_state_dict(state)
+    with pytest.raises(ValueError, match=r"missing: normalize\.mean"):
+        small().load_state_dict({})
 
 
 @pytest.mark.parametrize("wrap", [lambda net: net, Wrapped, torch.compile], ids=["plain", "DDP", "torch.compile"])

@@ -133,7 +133,7 @@ def check_fit(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.
         if tensors[name].shape != expected[name].shape
     ]
     first = next(iter(tensors), "").split(".")[0] + "."
-    if len(missing) == len(expected) > 0 and all(name.removeprefix(first) in expected for name in tensors):
+    if tensors and len(missing) == len(expected) and all(name.removeprefix(first) in expected for name in tensors):
         raise ValueError(f"every tensor's name begins with {first!r}, as in a larger module; take that off the names")
     problems = [
         f"{len(names)} {what}: {', '.join(names)}"

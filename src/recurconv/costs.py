@@ -180,7 +180,7 @@ def _cost(shadow: nn.Module, steps: int | None, shape: tuple[int, ...], total: i
     graph = _walk(output, image)
     used = [parameter for parameter in shadow.parameters() if id(parameter) in graph.leaves]
     macs = flops.get_total_flops() // 2
-    if macs and not used:
+    if macs and total and not used:
         raise ValueError(
             f"what {type(shadow).__name__} returned cannot be followed back to its parameters, so that they cannot be "
             "counted; it must be a tensor or lists, mappings or dataclasses of them, computed with gradients "
