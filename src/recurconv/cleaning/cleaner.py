@@ -146,7 +146,7 @@ class Cleaner:
             if own >= COARSE_FROM:
                 network, sigma = self._coarse(), own
         steps = network.setting(self._steps) if self._milliseconds is None else self._fitting(network, pixels)
-        told = min(sigma, LARGEST_SIGMA)  # beyond it no network was trained
+        told = sigma if sigma <= LARGEST_SIGMA else None  # beyond it no network was trained: they judge it better
         result = tiles.denoise_tiles(network, pixels, steps, told, side=self._tile, done=done)
         return Cleaned(result, sigma, steps, isinstance(network, CoarseColour))
 
