@@ -8,6 +8,7 @@ import recurconv as rc
 from conftest import brightening, within_noise
 from recurconv.cleaning import Cleaner, cleaner, denoise
 from recurconv.cleaning.tiles import denoise_tiles, tiles
+from recurconv.data.pictures import sample_picture
 
 DIAL = (1, 2)
 
@@ -219,6 +220,21 @@ def test_noise_that_is_found_is_told_to_the_network_as_far_as_it_was_trained(mon
         np.testing.assert_allclose(
             denoise(pixels, said, model=net), whole(net, pixels, 2, 50.0)
         )  # what is said is told
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_dark_and_overexposed_colour_is_made_clean_channel_by_channel(turned):
+    photo = sample_picture()[:128, :128]
+    colour = np.stack([photo, photo[::-1], photo[:, ::-1]], axis=2)
+    for clean, model in ((colour // 8, "denoise-gray"), (colour // 2 + 64, "denoise-color")):
+        clean = 255 - clean if turned else clean
+        noise = np.random.default_rng(0).standard_normal(clean.shape)
+        pixels = np.clip(np.rint(clean + 40 * noise), 0, 255).astype(np.uint8)
+        made = denoise(pixels, 40)
+        assert np.array_equal(made, denoise(pixels, 40, model=model))
+        if model == "denoise-gray":
+            other = denoise(pixels, 40, model="denoise-color")
+            assert ((made - clean.astype(float)) ** 2).mean() < 0.5 * ((other - clean.astype(float)) ** 2).mean()
 
 
 # --- budgets

@@ -15,7 +15,7 @@ from recurconv import checkpoint, evaluation, loading
 from recurconv.cell import as_dial, check_steps
 from recurconv.cleaning import tiles, values
 from recurconv.cleaning.coarse import CoarseColour
-from recurconv.cleaning.noise import estimate_sigma, is_coarse
+from recurconv.cleaning.noise import estimate_sigma, is_coarse, is_cut_off
 from recurconv.denoisers import LARGEST_SIGMA
 from recurconv.network import Network
 from recurconv.networks import Denoiser
@@ -50,7 +50,9 @@ class Cleaner:
     """Makes pictures clean, one after the other.
 
     Without a model the networks of this package are taken as a picture needs them: gray pictures in three channels as
-    gray ones, colour pictures whose noise is coarse in colour by ``CoarseColour``. A model runs as it is given.
+    gray ones; colour pictures whose noise is coarse in colour by ``CoarseColour``; dark or overexposed ones, of which
+    noise is cut off, channel by channel, since the gray network makes more of the noise that it is told. A model runs
+    as it is given.
 
     Args:
         model: a denoiser, or what ``recurconv.load`` takes; by default "denoise-gray" or "denoise-color".
@@ -145,6 +147,8 @@ class Cleaner:
             own = estimate_sigma(pixels, visible, luma=True) if self._sigma == "auto" else sigma
             if own >= COARSE_FROM:
                 network, sigma = self._coarse(), own
+        elif self._given is None and pixels.ndim == 3 and is_cut_off(pixels, visible):
+            network = self.network(1)
         steps = network.setting(self._steps) if self._milliseconds is None else self._fitting(network, pixels)
         told = sigma if sigma <= LARGEST_SIGMA else None  # beyond it no network was trained: they judge it better
         result = tiles.denoise_tiles(network, pixels, steps, told, side=self._tile, done=done)
