@@ -15,16 +15,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from rich.progress import track
 
-from common import arguments, provenance
+from common import Pixels, arguments, as_a_file_holds_it, provenance, psnr
 from recurconv.cleaning import Cleaner
 from recurconv.data.bsd import load_pictures
 from recurconv.files import write_json
 
-Pixels = NDArray[Any]
 LEVELS = (3, 5, 10, 25, 50)
 # Name, channels of the noise, quality and subsampling of the JPEG file (2: half as high and wide, 1: half as wide).
 KINDS: tuple[tuple[str, int, int | None, int], ...] = (
@@ -65,8 +63,7 @@ def main() -> None:
 
 def damaged(clean: Pixels, seed: int, sigma: float, channels: int, quality: int | None, subsampling: int) -> Pixels:
     """The picture with noise, as a file holds it."""
-    noise = np.random.default_rng(seed).standard_normal((*clean.shape[:2], channels))
-    noisy = np.clip(np.rint(clean + sigma * noise), 0, 255).astype(np.uint8)
+    noisy = as_a_file_holds_it(clean, sigma, seed, channels)
     if quality is None:
         return noisy
     file = io.BytesIO()
@@ -95,11 +92,6 @@ def measure(clean: list[Pixels], noisy: list[Pixels], sigma: float, steps: int) 
         "found": statistics.median(found),
         "coarse": coarse,
     }
-
-
-def psnr(clean: Pixels, made: Pixels) -> float:
-    error = np.mean((clean / 255 - made / 255) ** 2)
-    return float(10 * np.log10(1 / max(error, 1e-10)))
 
 
 if __name__ == "__main__":

@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from recurconv.runs import environment
 
+Pixels = NDArray[Any]
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 
@@ -55,6 +58,19 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 def show(value: dict[str, float], digits: int = 1) -> str:
     """A summary for people: ``median ± interquartile range``."""
     return f"{value['median']:.{digits}f} ± {value['iqr']:.{digits}f}"
+
+
+def as_a_file_holds_it(clean: Pixels, sigma: float, seed: int, channels: int | None = None) -> Pixels:
+    """A picture [H, W] or [H, W, C] with Gaussian noise, rounded and clipped to 8 bits; 1 channel: the same in all."""
+    shape = clean.shape if channels is None else (*clean.shape[:2], channels)
+    noise = np.random.default_rng(seed).standard_normal(shape)
+    return np.clip(np.rint(clean + sigma * noise), 0, 255).astype(np.uint8)
+
+
+def psnr(clean: Pixels, made: Pixels) -> float:
+    """Of 8-bit pictures, in dB; 100 stands for a picture that came back as it is."""
+    error = np.mean((clean / 255 - made / 255) ** 2)
+    return float(10 * np.log10(1 / max(error, 1e-10)))
 
 
 def _portable(word: str) -> str:

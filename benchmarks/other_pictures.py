@@ -13,18 +13,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from common import arguments, provenance
+from common import Pixels, arguments, as_a_file_holds_it, provenance, psnr
 from recurconv.cleaning import Cleaner
 from recurconv.data.bsd import load_pictures
 from recurconv.data.drawings import drawing
 from recurconv.files import write_json
 
-Pixels = NDArray[Any]
 LEVELS = (0, 2, 10, 25, 50)
 SEEDS = range(100_000, 100_024)  # recipes take those from 0 on
 DARK = 8
@@ -69,8 +67,7 @@ def measure(clean: list[Pixels], sigma: int) -> dict[str, Any]:
     ways = {"auto": Cleaner(), "told": Cleaner(sigma=float(sigma))}
     values: dict[str, list[float]] = {"noisy": [], "auto": [], "told": []}
     for number, picture in enumerate(clean):
-        noise = np.random.default_rng(number).standard_normal(picture.shape)
-        noisy = np.clip(np.rint(picture + sigma * noise), 0, 255).astype(np.uint8)
+        noisy = as_a_file_holds_it(picture, sigma, number)
         values["noisy"].append(psnr(picture, noisy))
         for way, cleaner in ways.items():
             values[way].append(psnr(picture, cleaner.clean(noisy).pixels))
@@ -79,12 +76,6 @@ def measure(clean: list[Pixels], sigma: int) -> dict[str, Any]:
         "by_picture": {way: [round(value, 2) for value in own] for way, own in values.items()},
         "worse": sum(own < noisy - 0.1 for noisy, own in zip(values["noisy"], values["auto"], strict=True)),
     }
-
-
-def psnr(clean: Pixels, made: Pixels) -> float:
-    """In dB; 100 stands for a picture that came back as it is."""
-    error = np.mean((clean / 255 - made / 255) ** 2)
-    return float(10 * np.log10(1 / max(error, 1e-10)))
 
 
 def report(result: dict[str, Any]) -> None:

@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from rich.progress import track
 from skimage import restoration
 
 import recurconv as rc
-from common import arguments, provenance
+from common import Pixels, arguments, as_a_file_holds_it, provenance
 from recurconv.cleaning import Cleaner
 from recurconv.cleaning.noise import estimate_sigma
 from recurconv.cleaning.tiles import denoise_tiles
@@ -28,7 +27,6 @@ from recurconv.data.bsd import load_pictures
 from recurconv.files import write_json
 from recurconv.networks import Denoiser
 
-Pixels = NDArray[Any]
 LEVELS = (0, 2, 5, 10, 15, 25, 40, 50)
 
 
@@ -60,8 +58,7 @@ def measure(network: Denoiser, clean: list[Pixels], sigma: float) -> dict[str, A
     ways: dict[str, list[float]] = defaultdict(list)
     changes: dict[str, list[float]] = defaultdict(list)
     for number, picture in enumerate(clean):
-        noise = np.random.default_rng(number).standard_normal(picture.shape)
-        noisy = np.clip(np.rint(picture + sigma * noise), 0, 255).astype(np.uint8)
+        noisy = as_a_file_holds_it(picture, sigma, number)
         estimates = {"estimate": estimate_sigma(noisy), "whole": whole_picture(noisy)}
         told: dict[str, float | None] = {"true": sigma, **estimates, "blind": None}
         results = {way: run(network, noisy, level) for way, level in told.items()}

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from recurconv.cell import as_dial, default_norm
-from recurconv.network import Cell, builder
-from recurconv.networks import Denoiser, ResidualBody, check_channels, recurrent_cells
+from recurconv.network import Cell, builder, check_count
+from recurconv.networks import Denoiser, ResidualBody, recurrent_cells
 from recurconv.usage import NormUsage
 
 LARGEST_SIGMA = 55.0  # that the noise level is scaled by, in 1/255
@@ -106,7 +106,7 @@ def r3_half(
 
     Arguments as in ``recurconv.r3``.
     """
-    check_channels(channels)
+    check_count("channels", channels, "a whole number of at least 1")
     dial = as_dial(steps)
     norm = default_norm(norm, dial)
     bodies = [ResidualBody(channels, bias=norm == "none") for _ in range(3)]

@@ -50,7 +50,7 @@ class ConvolutionBody(nn.Module):
 
     def __init__(self, channels: int, *, bias: bool = False) -> None:
         super().__init__()
-        check_channels(channels)
+        check_count("channels", channels, "a whole number of at least 1")
         self.norm_channels = (channels,)
         self.conv = nn.Conv2d(channels, channels, 3, padding=1, bias=bias)
 
@@ -257,11 +257,6 @@ def _standard(bodies: Sequence[Callable[[], nn.Module]], steps: int, pooled: boo
 
 def _pooling(pooled: bool) -> nn.Module | None:
     return nn.AvgPool2d(2) if pooled else None
-
-
-def check_channels(channels: int) -> None:
-    """Raise ValueError unless a denoiser can have so many."""
-    check_count("channels", channels, "a whole number of at least 1")
 
 
 def _scaled(channels: int, width: float) -> int:

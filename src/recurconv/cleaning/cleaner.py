@@ -139,15 +139,16 @@ class Cleaner:
         if self._given is None and pixels.ndim == 3 and _is_gray(pixels):
             made = self.clean(pixels[..., 0], visible, done)
             return replace(made, pixels=np.repeat(made.pixels[..., None], 3, axis=2))
+        chosen = self._given is None and pixels.ndim == 3  # here, from what the colour picture is like
         network: Denoiser | CoarseColour = self.network(1 if pixels.ndim == 2 else 3)
         sigma = estimate_sigma(pixels, visible) if self._sigma == "auto" else float(self._sigma)
         if sigma < CLEAN if self._sigma == "auto" else sigma == 0:
             return Cleaned(values.clipped(pixels), sigma, 0)
-        if self._given is None and pixels.ndim == 3 and is_coarse(pixels, visible):
+        if chosen and is_coarse(pixels, visible):
             own = estimate_sigma(pixels, visible, luma=True) if self._sigma == "auto" else sigma
             if own >= COARSE_FROM:
                 network, sigma = self._coarse(), own
-        elif self._given is None and pixels.ndim == 3 and is_cut_off(pixels, visible):
+        elif chosen and is_cut_off(pixels, visible):
             network = self.network(1)
         steps = network.setting(self._steps) if self._milliseconds is None else self._fitting(network, pixels)
         told = sigma if sigma <= LARGEST_SIGMA else None  # beyond it no network was trained: they judge it better
